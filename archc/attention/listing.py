@@ -84,8 +84,7 @@ def lines(fold: WeightedSum) -> Iterator[tuple[str, str]]:
         what = "tokens" if fold.choice.single else f"blocks of {fold.choice.size}"
         yield "chosen", f"{what}, of which a reader has a list"
         yield "rows", f"{rows_of(fold).text}, of one reader"
-    weighted = f"{fold.values} of each `{read}`" if fold.values else "the weights alone"
-    yield "summed", weighted + (f"; {fold.sink} enters the total alone" if fold.sink else "")
+    yield "summed", _weighted(fold)
     if fold.choice is None:
         rows = " and ".join(filter(None, ["readers", rows_of(fold).text]))
         yield "few readers", f"rows are {rows}; parts of what is read, joined after; no gradient"
@@ -97,7 +96,17 @@ def lines(fold: WeightedSum) -> Iterator[tuple[str, str]]:
     readers = ", ".join([*own["reader"], *own["same"]])
     yield "gradient", f"of {readers} by readers, of {', '.join(own['read'])} by tokens read"
     if fold.softmax:
-        yield "kept", "what is made, and of each reader and head the log of the sum of weights"
+        more = "" if fold.alone else ", and of each reader and head the log of the sum of weights"
+        yield "kept", f"what is made{more}"
+
+
+def _weighted(fold: WeightedSum) -> str:
+    """What is summed, in words."""
+    if fold.alone:
+        return "the weights alone, as the log of their sum"
+    text = f"{fold.values} of each `{fold.read.name}`" if fold.values else "the weights alone"
+    text += f"; {fold.sink} enters the total alone" if fold.sink else ""
+    return text if fold.total is None else f"{text}; the log of the sum of weights is given too"
 
 
 # --- the docstrings of kernels ---
@@ -123,7 +132,11 @@ def equations(fold: WeightedSum) -> list[str]:
     dim = fold.source(fold.values).dim if fold.values else None
     made = " ".join([batch, reader, *heads, *([dim.name] if dim is not None else [])])
     only = f" where {' and '.join(where)}" if where else ""
-    return [*found, f"o = sum[{read}]({summed}){only}  [{made}]", *places(fold)]
+    found += [] if fold.alone else [f"o = sum[{read}]({summed}){only}  [{made}]"]
+    if fold.total is not None:
+        own = " ".join([batch, *heads, reader])
+        found.append(f"lse = log(sum[{read}](exp(score))){only}  [{own}]")
+    return [*found, *places(fold)]
 
 
 def slopes(fold: WeightedSum, roles: Collection[str]) -> list[str]:
@@ -131,8 +144,12 @@ def slopes(fold: WeightedSum, roles: Collection[str]) -> list[str]:
     assert fold.slopes is not None
     dim = fold.source(fold.values).dim if fold.values else None
     arriving = f"sum[{dim.name}](d.o * {fold.values})" if dim is not None else "d.o"
-    if fold.softmax:
-        found = [f"d.score = exp(score - lse) * ({arriving} - delta), delta = sum of d.o * o"]
+    if fold.alone:
+        found = ["d.score = exp(score - lse) * -delta, delta = -d.lse"]
+    elif fold.softmax:
+        less = " - d.lse" * (fold.total is not None)
+        delta = f"delta = sum of d.o * o{less}"
+        found = [f"d.score = exp(score - lse) * ({arriving} - delta), {delta}"]
     else:
         found = [f"d.score = {arriving}"]
     for name, id in fold.slopes.outputs.items():

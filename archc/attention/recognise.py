@@ -54,8 +54,26 @@ is none."""
 
 
 def folds(attend: ir.Attend, slopes: Slopes) -> tuple[Found, ...]:
-    """What each sum over the tokens read is, in the order of the body."""
-    return tuple(fold_of(attend, node, slopes) for node in sums(attend))
+    """What each sum over the tokens read is, in the order of the body. Where one is the log of the
+    sum of another's weights, both are that one fold."""
+    found = [fold_of(attend, node, slopes) for node in sums(attend)]
+    for place, fold in enumerate(found):
+        if isinstance(fold, WeightedSum) and fold.alone:
+            seen = attend.body[attend.body[fold.node].operands[0]].operands
+            beside = (i for i, other in enumerate(found) if _has_total(attend.body, other, seen))
+            if (weighted := next(beside, None)) is not None:
+                found[place] = found[weighted] = replace(found[weighted], total=fold.node)
+    return tuple(found)
+
+
+def _has_total(body: Graph, fold: Found, seen: tuple[int, ...]) -> bool:
+    """Whether the weights of a fold are the softmax of a score under a mask, `seen` having both
+    and -inf, whose total nobody else has yet."""
+    if not isinstance(fold, WeightedSum) or not fold.softmax or fold.total is not None:
+        return False
+    weights = [body[o] for o in body[fold.node].operands if isinstance(body[o].op, ir.Softmax)]
+    plain = fold.sink is None and fold.choice is None
+    return plain and weights[0].operands == (seen[1], seen[0])
 
 
 def sums(attend: ir.Attend) -> Iterator[Node]:
@@ -103,7 +121,8 @@ class Reading:
 
     def fold(self, slopes: Slopes) -> Found:
         weights, values = self._operands()
-        softmax = isinstance(weights.op, ir.Softmax)
+        total = self.node.id if self._is_total() else None
+        softmax = isinstance(weights.op, ir.Softmax) or total is not None
         self.heads = tuple(axis for axis in weights.type.axes if axis.kind == "dim")
         if "batch" not in weights.type.names:
             raise self.refuse("its weights are the same for all sequences", weights)
@@ -119,7 +138,7 @@ class Reading:
             self.graph.outputs["visible"] = self._all([self.formula(each) for each in visible])
         summed = None if values is None else self._values(values).name
         sink = None
-        if softmax and len(weights.operands) > 2:
+        if isinstance(weights.op, ir.Softmax) and len(weights.operands) > 2:
             sink = self.source(self.body[weights.operands[2]]).name
         self.graph.prune()
         self._forget_unread()
@@ -128,7 +147,7 @@ class Reading:
         found = WeightedSum(
             self.node.id, self.reader, self.read, self.heads, tuple(self.sources.values()),
             tuple(self.dots), self.graph, tuple(self.bounds), softmax, summed, sink,
-            tuple(self.lookups), self.choice, span=self.node.span or weights.span,
+            tuple(self.lookups), self.choice, span=self.node.span or weights.span, total=total,
         )  # fmt: skip
         if self.choice is not None and (reason := not_by_choice(found)):
             raise self.refuse(reason, self.node)
@@ -171,6 +190,8 @@ class Reading:
         """The weights of a sum, and what is weighted."""
         node, read = self.node, self.read.name
         operands = [self.body[operand] for operand in node.operands]
+        if self._is_total():
+            return operands[0], None
         if node.op == ir.Reduce("sum", (read,)):
             if isinstance(operands[0].op, ir.Softmax):
                 raise self.refuse("the weights of a softmax sum to 1", node)
@@ -184,6 +205,10 @@ class Reading:
             raise self.refuse("two values of pairs are multiplied and summed", node)
         return pairs[0], operands[1 - operands.index(pairs[0])]
 
+    def _is_total(self) -> bool:
+        """Whether the sum is that of a softmax's weights, as its logarithm."""
+        return self.node.op == ir.Reduce("logsumexp", (self.read.name,))
+
     def _score(self, weights: Node) -> tuple[Node, Node | None]:
         """The score of weights, and the mask over it."""
         if isinstance(weights.op, ir.Softmax):
@@ -192,7 +217,8 @@ class Reading:
             return self.body[weights.operands[0]], self.body[weights.operands[1]]
         if weights.op == ir.Elementwise("where"):
             mask, score, rest = (self.body[operand] for operand in weights.operands)
-            if rest.op == ir.Constant(sympy.Integer(0)):
+            left_out = -sympy.oo if self._is_total() else sympy.S.Zero
+            if rest.op == ir.Constant(left_out):
                 return score, mask
         return weights, None
 

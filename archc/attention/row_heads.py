@@ -61,6 +61,8 @@ def heads_beside(fold: WeightedSum) -> list[str]:
 def not_by_choice(fold: WeightedSum) -> str:
     """Why a sum over what each reader has chosen has no kernel; empty where it has one."""
     rows = rows_of(fold)
+    if fold.alone:
+        return "the log of a sum of weights, of chosen tokens"
     if rows.head is None:
         return "no heads share what a reader has chosen"
     if fold.lookups:

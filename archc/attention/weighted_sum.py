@@ -18,7 +18,7 @@ from archc.ir.graph import Graph, Type
 from archc.ir.value_names import cotangent, primal
 from archc.source import Span
 
-RESERVED = ("o", "lse", "d_o", "delta", "b", "t", "s", "m", "total", "acc", "p", "borders")
+RESERVED = ("o", "lse", "d_o", "d_lse", "delta", "b", "t", "s", "m", "total", "acc", "p", "borders")
 """Names of values in kernels that no source can have."""
 
 
@@ -112,6 +112,8 @@ class WeightedSum:
     "d.score" to "d." and each input that has a gradient; None where `unlearned` says why there
     is none. `choice`: where a reader reads but blocks that it has chosen. `sink` is a source
     that enters the softmax's total alone. Without `values` the weights themselves are summed.
+    `total`: the node that is the log of the sum of a softmax's weights, where a layer reads that;
+    if it is `node` itself, nothing is weighted.
     `packed`: kernels take packed sequences, which read their own tokens. `ragged`: sequences
     have first positions of their own, which kernels of few readers load; `paged`: what is read of
     a sequence lies in pages, which a table names. `span`: where the spec says it.
@@ -137,6 +139,17 @@ class WeightedSum:
     counted: str = ""
     paged: bool = False
     span: Span | None = None
+    total: int | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether the log of the sum of weights is all that is made."""
+        return self.total == self.node
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The nodes of the body that are made."""
+        return (self.node,) if self.total is None or self.alone else (self.node, self.total)
 
     def source(self, name: str) -> Source:
         """The source of that name."""

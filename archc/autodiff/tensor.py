@@ -25,12 +25,11 @@ def nothing(b: Builder, node: Node, d: int) -> Cotangents:
 
 def reduce(b: Builder, node: Node, d: int) -> Cotangents:
     """y = sum x: dx = dy. Mean: dx = dy / count. Max, min: dy, divided among the equal largest.
-    Product: dy times the product of the others."""
+    Product: dy times the product of the others. Of log sum exp: dy, divided as by a softmax."""
     if node.op.fn == "sum" or not node.op.axes:
         return [d]
-    return [
-        {"mean": _mean, "max": _extreme, "min": _extreme, "prod": _product}[node.op.fn](b, node, d)
-    ]
+    rules = {"mean": _mean, "max": _extreme, "min": _extreme, "prod": _product}
+    return [{**rules, "logsumexp": _shared}[node.op.fn](b, node, d)]
 
 
 def _mean(b: Builder, node: Node, d: int) -> int:
@@ -57,6 +56,13 @@ def _product(b: Builder, node: Node, d: int) -> int:
     alone = b.fn("and", empty, b.fn("eq", count, one))
     others = b.fn("where", b.fn("eq", count, zero), b.fn("div", whole, safe), zero)
     return b.mul(b.fn("where", alone, whole, others), d)
+
+
+def _shared(b: Builder, node: Node, d: int) -> int:
+    """y = log sum exp x: dx = dy exp(x - y), 0 where all x are -inf, as y is then."""
+    known = b.fn("gt", node.id, b.number(-sympy.oo))
+    total = b.fn("where", known, node.id, b.number(0))
+    return b.mul(b.fn("exp", b.fn("sub", node.operands[0], total)), d)
 
 
 # --- contractions -------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ from archc.verify.study import Study
 BECOMES = Sign("←")
 WRITTEN = {**{ELEMENTWISE[fn].symbol: sign for fn, sign in RELATIONS.items()}, "in": "∈"}
 """Signs by how comparisons are written in a spec."""
+OVER_TOKENS = ("softmax", "logsumexp")
+"""Functions over the tokens read, whose index is written behind their names."""
 BIG = {"sum": "∑", "product": "∏", "prod": "∏", "max": "max", "min": "min"}
 SAID = {**FUNCTIONS, "diag": "Diag"}
 LOOSE, SUM, PRODUCT, TIGHT = range(4)
@@ -272,8 +274,8 @@ class Typeset:
             math if arg.name is None else row(Words(arg.name), EQUALS, math)
             for arg, math in zip(args, inner, strict=True)
         ]
-        if isinstance(func, tree.Name) and func.id == "softmax" and self.names.read:
-            math = row(Name("softmax", (self.names.read,)), Fence(listed(given)))
+        if isinstance(func, tree.Name) and func.id in OVER_TOKENS and self.names.read:
+            math = row(Name(func.id, (self.names.read,)), Fence(listed(given)))
             return _closed(math, place == TIGHT)
         if isinstance(func, tree.Name):
             return _closed(function(SAID.get(func.id, func.id), *given), place == TIGHT)

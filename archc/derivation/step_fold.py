@@ -58,6 +58,7 @@ class _Told:
         self.score, self.weight = self.f.pair(self.f.score), self.f.pair(self.f.letter("p"))
         self.values = fold.source(fold.values) if fold.values else None
         self.o = Name(self.f.letter("o"), ("t",))
+        self.alone = fold.alone
         self.total, self.acc = Name("ℓ"), self.f.letter("a")
         self.block, self.kept = Name(self.f.letter("J")), Name(self.f.letter("L"), ("t",))
         self.all = Name(self.f.letter("δ"), ("t",))
@@ -70,7 +71,8 @@ class _Told:
                    " score")  # fmt: skip
         yield Formula(row(self.score, EQUALS, self.f.output("score")))
         if self.fold.softmax:
-            yield para("No pair is kept. A reader walks blocks ", self.block, RUNNING)
+            yield para("No pair is kept. A reader walks blocks ", self.block,
+                       RUNNING_TOTAL if self.alone else RUNNING)  # fmt: skip
             yield from self._softmax()
         else:
             yield para(*PLAIN, self.block, " of the tokens, one after the other.")
@@ -88,13 +90,18 @@ class _Told:
         yield Formula(row(self.weight, EQUALS, self._exp(row(self.score, MINUS, new))))
         sums = row(total, decay, PLUS, Sum("∑", self._in_block()), self.weight)
         yield Formula(row(Name("ℓ", prime=True), EQUALS, sums), one)
-        yield self._grown(decay)
-        made = row(self.o, EQUALS, Fraction(Name(self.acc), total))
         kept = row(self.kept, EQUALS, m, PLUS, Words("log "), total)
         sizes = cost_math(TIME.size), cost_math(TIME.size * self.fold.read.size)
+        if self.alone:
+            yield para("After the last block the result is ", kept, ": ", sizes[0], " numbers a"
+                       " head, where all weights are ", sizes[1], ".")  # fmt: skip
+            return
+        yield self._grown(decay)
+        made = row(self.o, EQUALS, Fraction(Name(self.acc), total))
+        also = "" if self.fold.total is None else ", which is a result too"
         yield para("After the last block the result is ", made, ". Of each reader and head one"
-                   " number is kept for the gradient, ", kept, ": ", sizes[0], " numbers a head,"
-                   " where all weights are ", sizes[1], ".")  # fmt: skip
+                   " number is kept for the gradient, ", kept, also, ": ", sizes[0], " numbers a"
+                   " head, where all weights are ", sizes[1], ".")  # fmt: skip
 
     def _grown(self, decay: Math | None) -> Formula:
         """What is summed, with a block more."""
@@ -132,8 +139,11 @@ class _Told:
 
     def gradient(self) -> Iterator[Block]:
         """Weights again, what arrives at scores, and from these every gradient."""
+        made = self.kept if self.alone else self.o
+        more = self.fold.total is not None and not self.alone
+        also = (" and ", slope(self.kept), " at ", self.kept) if more else ()
         yield para("Weights are made again, block by block, from what was kept; what arrives at a"
-                   " score is, with ", slope(self.o), " arriving at ", self.o, ",")  # fmt: skip
+                   " score is, with ", slope(made), " arriving at ", made, *also, ",")  # fmt: skip
         yield from self._at_scores()
         yield para("The score's own derivative takes it to what entered. What is of the reader is"
                    " summed by programs that hold readers and walk the tokens that they read, what"
@@ -149,7 +159,11 @@ class _Told:
             yield Formula(row(d_score, EQUALS, arriving))
             return
         yield Formula(row(self.weight, EQUALS, self._exp(row(self.score, MINUS, self.kept))))
-        yield Formula(row(self.all, EQUALS, transposed(slope(self.o)), self.o))
+        if self.alone:
+            yield Formula(row(d_score, EQUALS, self.weight, slope(self.kept)))
+            return
+        less = () if self.fold.total is None else (MINUS, slope(self.kept))
+        yield Formula(row(self.all, EQUALS, transposed(slope(self.o)), self.o, *less))
         inner = Fence(row(arriving, MINUS, self.all))
         yield Formula(row(d_score, EQUALS, self.weight, inner))
 
@@ -200,5 +214,9 @@ BY = {"reader": "readers", "read": "tokens read", "same": "readers"}
 RUNNING = (
     " of tokens with the largest score so far, the sum of weights below it, and the sum of what"
     " they weight; a larger score scales both down:"
+)
+RUNNING_TOTAL = (
+    " of tokens with the largest score so far, and the sum of weights below it; a larger score"
+    " scales that down:"
 )
 PLAIN = ("The weights are the scores themselves, and what they weight is summed over blocks ",)

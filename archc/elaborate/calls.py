@@ -33,6 +33,8 @@ MOST_QUOTED = 40
 """Longest expression that a help line repeats, in characters."""
 
 REDUCTIONS = ("sum", "mean", "max", "min", "prod")
+OVER_TOKENS = ("softmax", "logsumexp")
+"""Functions of scores over the tokens read, which have no axis there; over a dim, the library's."""
 
 
 def call(scope: Scope, node: tree.Call) -> Value:
@@ -174,7 +176,7 @@ def over(scope: Scope, name: str, node: tree.Call) -> str:
         return f"write `{name}[K](...)`"
     first = node.args[0].value.span
     text = first.text
-    if name not in REDUCTIONS and name != "softmax":
+    if name not in (*REDUCTIONS, *OVER_TOKENS):
         text = Span(first.source, first.start, node.args[-1].span.end).text
     value = scope.evaluate(node.args[0].value)
     axes = scope.visible(value) if isinstance(value, Tensor) else ()
@@ -238,15 +240,15 @@ def grouped(scope: Scope, name: str, value: Tensor, item: tree.Compare, span: Sp
     return ops.reduce(scope, name, members, [each], span)
 
 
-def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
+def over_tokens(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
     """`softmax(score)` in an attend, over the tokens read; `softmax[N](x)` is in the library."""
     read = scope.attend.read.name if scope.attend is not None else ""
     if any(isinstance(item, tree.Name) and item.id == read for item in items):
         raise scope.error(
             "E0209",
-            f"a `softmax` over the tokens read has no axis: `[{read}]`",
+            f"a `{name}` over the tokens read has no axis: `[{read}]`",
             node.func.span,
-            helps=["write `softmax(score)`"],
+            helps=[f"write `{name}(score)`"],
         )
     if items:
         return function(
@@ -255,27 +257,27 @@ def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ..
     if scope.attend is None:
         raise scope.error(
             "E0209",
-            "`softmax` without an axis is for scores of an `attend`",
+            f"`{name}` without an axis is for scores of an `attend`",
             node.span,
             helps=[
-                "over the tokens: a block `attend s <= t over H:` with `softmax(q[t].T @ k[s])`",
+                f"over the tokens: a block `attend s <= t over H:` with `{name}(q[t].T @ k[s])`",
                 f"over a dim: {over(scope, name, node)}",
             ],
         )
-    return _over_tokens_read(scope, scope.attend, node)
+    return _over_tokens_read(scope, scope.attend, node, name)
 
 
-def _over_tokens_read(scope: Scope, attend: AttendScope, node: tree.Call) -> Tensor:
-    """`softmax(score)`, or `softmax(score, sink)`, in an attend."""
+def _over_tokens_read(scope: Scope, attend: AttendScope, node: tree.Call, name: str) -> Tensor:
+    """`softmax(score)`, `softmax(score, sink)` or `logsumexp(score)`, in an attend."""
     named = next((argument for argument in node.args if argument.name), None)
     if named is not None:
         raise scope.error(
             "E0209",
-            f"`softmax` has no argument `{named.name}`",
+            f"`{name}` has no argument `{named.name}`",
             named.span,
-            helps=["leave it out: in an `attend`, `softmax` is over the tokens read"],
+            helps=[f"leave it out: in an `attend`, `{name}` is over the tokens read"],
         )
-    values = arguments(scope, node, [1, 2])
+    values = arguments(scope, node, [1, 2] if name == "softmax" else [1])
     score = ops.tensor(scope, values[0], node.args[0].value.span)
     if attend.read.name not in score.type.names:
         raise scope.error(
@@ -284,6 +286,9 @@ def _over_tokens_read(scope: Scope, attend: AttendScope, node: tree.Call) -> Ten
             node.args[0].value.span,
             helps=[f"index a value with `[{attend.read.name}]`"],
         )
+    if name == "logsumexp":
+        seen = matrix.masked(scope, score, -sympy.oo, node.span)
+        return ops.reduce(scope, name, seen, [attend.read], node.span)
     mask = scope.frame.bring(attend.mask)
     sink = [ops.tensor(scope, value, node.args[1].value.span) for value in values[1:]]
     made = ops.node(scope, ir.Softmax(attend.read.name), score, mask, *sink, span=node.span)
@@ -430,7 +435,7 @@ def normalised(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr,
 BUILTINS: dict[str, Callable[[Scope, tree.Call, str, tuple[tree.Expr, ...]], Value]] = {
     **{name: elementwise for name, fn in FUNCTIONS.items() if fn.called},
     **dict.fromkeys(REDUCTIONS, reduction),
-    "softmax": softmax,
+    **dict.fromkeys(OVER_TOKENS, over_tokens),
     "diag": diag,
     "solve": solve,
     "top": top,

@@ -178,6 +178,11 @@ def reduce(node: Node, scope: Scope, value: Named) -> Named:
         for dim in sorted(dims, reverse=True):
             data = data.prod(dim)
         return Named(data, kept)
+    if node.op.fn == "logsumexp":
+        largest = data.detach().amax(dims, keepdim=True) if data.numel() else data.sum(dims, True)
+        empty = largest == -torch.inf
+        total = torch.logsumexp(torch.where(empty, 0.0, data), dims)
+        return Named(torch.where(empty.reshape(total.shape), -torch.inf, total), kept)
     nothing = -torch.inf if node.op.fn == "max" else torch.inf
     if any(data.shape[dim] == 0 for dim in dims):
         rest = [data.shape[value.names.index(name)] for name in kept]

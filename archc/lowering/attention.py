@@ -1,4 +1,4 @@
-"""A fold over the tokens read -> tile programs: what they have in common, and the forward.
+"""A fold over the tokens read -> tile programs: what they have in common.
 
 A program holds a block of tokens of one kind and walks blocks of the other kind: `attend` and the
 gradient by readers hold readers, the gradient by tokens holds tokens read. Blocks that the mask
@@ -26,7 +26,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.lowering.formula import Formula, Known, Running, tile
 from archc.tile.compose import Composer, Tile, ceil_div
-from archc.tile.language import Buffer, Dim, Program
+from archc.tile.language import Buffer, Dim
 
 NEVER = float("-inf")
 LOG2E = 1.0 / math.log(2.0)
@@ -158,6 +158,14 @@ class Sweep:
         own: dict[str, Any] = {f"d_{clean(dim.name)}": self.N[dim.name]}
         return self.k.memory(name, {"b": self.B, **tokens, **heads, **own}, dtype)
 
+    def made_of(self, name: str, values: Source | None) -> Buffer | None:
+        """Memory for the sum of what is weighted, or for what arrives there; None where nothing
+        is."""
+        if self.fold.alone:
+            return None
+        dim, dtype = (values.dim, self.IO) if values else (None, "f32")
+        return self.made(name, READER, dim, dtype)
+
     def axes_of_heads(self) -> dict[str, Any]:
         """The axes of heads of what is made."""
         return {f"n_{clean(head.name)}": self.N[head.name] for head in self.fold.heads}
@@ -288,13 +296,15 @@ class Sweep:
         return self.numbers.get(number, number)
 
     def load(self, source: Source, tokens: Tokens | None, masks: Sequence[Tile]) -> Known:
-        """A source at some tokens: a vector in the dtype of the data, else a number."""
+        """A source at some tokens: a vector in the dtype of the data, else a number, or a truth
+        value."""
         where = [*masks]
         where += [self.inside[source.dim.name]] if source.dim is not None else []
         buffer = self.buffers[source.name]
         if not source.summed:
             index = self.index(source, tokens)
-            return self.k.load(buffer, *index, where=where, wide=False).named(f"b_{source.name}")
+            found = self.k.load(buffer, *index, where=where, wide=False).named(f"b_{source.name}")
+            return found > 0 if source.type.dtype == "bool" else found
         high, low = (
             self.k.load(buffer, *self.index(source, tokens, part), where=where) for part in (0, 1)
         )
@@ -493,101 +503,3 @@ class Sweep:
                 loop.next(*turn(tokens, part.masked, loop.carried))
             found = [*loop.results]
         return found
-
-
-# --- the forward --------------------------------------------------------------------------------
-
-
-def forward(fold: WeightedSum, name: str = "attend") -> Program:
-    """o, and of a softmax the log of the sum of weights of each reader and head, for gradients."""
-    w = Sweep(fold, name, "A block of readers walks the tokens that they read.", READER, 8, 3)
-    values = fold.source(fold.values) if fold.values else None
-    o = w.made("o", READER, values.dim if values else None, w.IO if values else "f32")
-    lse = w.made("lse", READER, None) if fold.softmax else None
-    w.stand()
-    leave(w, o, lse, summed(w, values), values)
-    return w.k.done()
-
-
-def summed(
-    w: Sweep, values: Source | None, first: Tile | None = None, before: Sequence[Tile] = ()
-) -> list[Tile]:
-    """What a program of readers finds: the sum of the values that it walks, and of a softmax the
-    largest score and the sum of weights before it. `first`: whether what enters a softmax's total
-    alone is counted here, where it is not always. `before`: what was found of other tokens."""
-    k, fold = w.k, w.fold
-    w.stand_at()
-    fixed = w.loaded("same", None, ())
-    mine = w.loaded(READER, w.mine, [w.in_mine])
-    w.formula(fold.pairs, w.sided({**fixed, **mine}, False), None).ready()
-    w.edges()
-    acc = (w.rows, w.dim(values.dim)) if values and values.dim else (w.rows,)
-    carried = [k.full(0.0, *acc).named("acc")]
-    if fold.softmax:
-        sink = None if fold.sink is None else tile({**fixed, **mine}[fold.sink]).over(w.rows)
-        carried = [*_begin(w, sink, first), *carried]
-    carried = [*before] or carried
-
-    def turn(s: Tokens, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
-        in_s = w.inside_of(s, READ)
-        other = w.loaded(READ, s, [in_s] if masked else [])
-        inputs = w.sided({**fixed, **mine, **other, **w.products(mine, other)}, masked)
-        inputs = w.looked_up(inputs, s)
-        formula = w.formula(fold.pairs, inputs, s)
-        score = formula.value(fold.pairs.outputs["score"]).named("score")
-        seen = w.visible(s, formula, masked)
-        weighted = tile(other[values.name]) if values else None
-        if fold.softmax:
-            return _softmax(w, score, weighted, seen, before)
-        return [_sum(w, score if seen is None else k.where(seen, score, 0.0), weighted, before[-1])]
-
-    return w.walk(carried, turn)
-
-
-def _begin(w: Sweep, sink: Tile | None, first: Tile | None) -> tuple[Tile, Tile]:
-    """The largest score and the sum of weights before any token is read."""
-    k = w.k
-    m = k.full(NEVER, w.rows) if sink is None else sink + 0.0
-    total = k.full(0.0 if sink is None else 1.0, w.rows)
-    if sink is not None and first is not None:
-        m, total = k.where(first, m, NEVER), k.where(first, total, 0.0)
-    return m.named("m"), total.named("total")
-
-
-def _softmax(
-    w: Sweep, score: Tile, values: Tile | None, seen: Tile | None, before: tuple[Tile, ...]
-) -> Sequence[Tile]:
-    """The largest score so far, the sum of weights, and the sum of weighted values, with a block of
-    tokens more."""
-    k, (m, total, acc) = w.k, before
-    score = score.over(w.rows, w.columns)
-    if seen is not None:
-        score = k.where(seen, score, NEVER).named("seen_score")
-    m_next = k.apply("max", m, score.max("s")).named("m_next")
-    least = k.where(m_next.equals(NEVER), 0.0, m_next).named("least", "0 where nothing is read yet")
-    p = k.apply("exp2", score * LOG2E - least * LOG2E).named("p", "exp(score - m)")
-    decay = k.apply("exp2", (m - least) * LOG2E).named("decay")
-    return m_next, total * decay + p.sum("s"), _sum(w, p, values, acc * decay)
-
-
-def _sum(w: Sweep, p: Tile, values: Tile | None, before: Tile) -> Tile:
-    """A sum of weights, or of what they weight, with a block of tokens more."""
-    p = p.over(w.rows, w.columns)
-    if values is None:
-        return before + p.sum("s")
-    return p.to(w.IO).dot(values, before, precision=w.PRECISION)
-
-
-def leave(
-    w: Sweep, o: Buffer, lse: Buffer | None, made: list[Tile], values: Source | None
-) -> None:
-    """Store what a block of readers found."""
-    k, acc = w.k, made[-1]
-    if lse is not None:
-        m, total, _ = made
-        read = (m > NEVER).named("read", "whether a reader read anything")
-        safe = k.where(read, total, 1.0)
-        acc = acc / safe
-        log = k.where(read, m + k.apply("log", safe), 0.0)
-        w.keep(lse, None, log)
-    w.keep(o, values.dim if values else None, acc)

@@ -14,7 +14,8 @@ import sympy
 
 from archc.attention.weighted_sum import Choice, Source, WeightedSum
 from archc.ir.value_names import cotangent
-from archc.lowering.attention import READ, READER, Tokens, clean, leave, summed
+from archc.lowering.attention import READ, READER, Tokens, clean
+from archc.lowering.attention_forward import leave, summed
 from archc.lowering.attention_gradient import Gradient, gradient_of_readers, gradient_of_tokens
 from archc.lowering.attention_heads import HeadRows
 from archc.lowering.formula import Known
@@ -145,7 +146,7 @@ def by_choice(fold: WeightedSum, name: str = "attend_chosen") -> Program:
     doc = "The heads of a group as rows walk the blocks that their reader has chosen."
     w = _OneReader(fold, name, doc, READER, 4, 3)
     values = fold.source(fold.values) if fold.values else None
-    o = w.made("o", READER, values.dim if values else None, w.IO if values else "f32")
+    o = w.made_of("o", values)
     lse = w.made("lse", READER, None) if fold.softmax else None
     w.stand()
     leave(w, o, lse, summed(w, values), values)

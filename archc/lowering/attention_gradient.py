@@ -18,7 +18,7 @@ from archc.attention.listing import slopes
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.value_names import cotangent
-from archc.lowering.attention import LOG2E, READ, READER, Sweep, Tokens, clean
+from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens, clean
 from archc.lowering.formula import Formula, Known, tile
 from archc.tile.compose import Tile, ceil_div
 from archc.tile.language import Buffer, Dim, Program
@@ -32,10 +32,9 @@ class Gradient(Sweep):
         assert fold.slopes is not None
         self.slopes = fold.slopes
         self.values = fold.source(fold.values) if fold.values else None
-        dim = self.values.dim if self.values else None
-        wide = self.IO if self.values else "f32"
-        self.d_o = self.made("d_o", READER, dim, wide)
-        self.o = self.made("o", READER, dim, wide) if fold.softmax and held == READER else None
+        self.d_o, delta = self.made_of("d_o", self.values), fold.softmax and held == READER
+        self.o = self.made_of("o", self.values) if delta else None
+        self.d_lse = self.made("d_lse", READER, None) if delta and fold.total is not None else None
         self.lse = self.made("lse", READER, None) if fold.softmax else None
         self.delta = self.made("delta", READER, None) if fold.softmax else None
         own = (held, "same") if held == READER else (held,)
@@ -78,12 +77,22 @@ class Gradient(Sweep):
             self.formula(graph, known, None).ready()
         self.edges()
 
+    def arriving(self, t: Tokens, masks: Sequence[Tile], known: bool = True) -> dict[str, Tile]:
+        """What arrives at some readers, and what a softmax kept of them; delta where it is
+        `known`."""
+        found = {"d_o": self.d_o, "lse": self.lse, "delta": self.delta if known else None}
+        return {name: self.of_readers(x, t, masks) for name, x in found.items() if x is not None}
+
     def of_readers(self, buffer: Buffer, t: Tokens, masks: Sequence[Tile]) -> Tile:
-        """A result of the forward, or what arrives, at some readers."""
+        """A result of the forward, or what arrives, at some readers; the log of a sum of no weights
+        as 0."""
         heads = self.among_heads()
         vector = self.values is not None and buffer in (self.d_o, self.o)
         if not vector:
-            return self.k.load(buffer, self.b, *heads, t.at, where=masks)
+            found = self.k.load(buffer, self.b, *heads, t.at, where=masks)
+            if buffer is not self.lse or self.fold.total is None:
+                return found.named(f"b_{buffer.name}")
+            return self.k.where(found.equals(NEVER), 0.0, found).named("b_lse")
         assert self.values is not None and self.values.dim is not None
         dim = self.values.dim.name
         index = [self.b, t.at, *heads, self.places[dim]]
@@ -105,8 +114,7 @@ class Gradient(Sweep):
         if fold.softmax:
             p = k.apply("exp2", score * LOG2E - readers["lse"] * LOG2E).named("p")
         p = p if seen is None else k.where(seen, p, 0.0)
-        d_p = self._arriving(other, readers).over(self.rows, self.columns).named("d_p")
-        d_s = p * (d_p - readers["delta"]) if fold.softmax else d_p
+        d_s = self._at_scores(p, other, readers)
         d_s = d_s if seen is None or fold.softmax else k.where(seen, d_s, 0.0)
         slopes = self.formula(self.slopes, {**inputs, cotangent("score"): d_s.named("d_s")}, walked)
         made = {name: slopes.value(id) for name, id in self.slopes.outputs.items()}
@@ -123,6 +131,13 @@ class Gradient(Sweep):
             op.name == score if isinstance(op, ir.Input) else isinstance(op, ir.Elementwise)
             for op in inner
         )
+
+    def _at_scores(self, p: Tile, other: dict[str, Known], readers: dict[str, Tile]) -> Tile:
+        """What arrives at each score: P (dP - delta) of a softmax, dP without."""
+        if self.fold.alone:
+            return p * (0.0 - readers["delta"])
+        d_p = self._arriving(other, readers).over(self.rows, self.columns).named("d_p")
+        return p * (d_p - readers["delta"]) if self.fold.softmax else d_p
 
     def _arriving(self, other: dict[str, Known], readers: dict[str, Tile]) -> Tile:
         """dP: what arrives at each weight."""
@@ -183,19 +198,28 @@ def by_readers(fold: WeightedSum, name: str = "attend_gradient_of_readers") -> P
     return gradient_of_readers(w)
 
 
+def _delta(w: Gradient, readers: dict[str, Tile]) -> Tile:
+    """What all scores of each reader share: dO . O, less what arrives at the log of the sum of its
+    weights."""
+    found, own = None, [w.in_mine]
+    if w.o is not None:
+        assert w.values is not None and w.values.dim is not None
+        both = w.of_readers(w.o, w.mine, own).to("f32") * readers["d_o"].to("f32")
+        found = both.sum(w.dim(w.values.dim).name).named("d_o_o", "dO . O")
+    if w.d_lse is not None:
+        found = (0.0 if found is None else found) - w.of_readers(w.d_lse, w.mine, own)
+    assert found is not None
+    return found
+
+
 def gradient_of_readers(w: Gradient) -> Program:
     """The gradients of what a program of readers holds."""
     k, fold = w.k, w.fold
     w.begin()
-    own = [w.in_mine]
-    readers = {"d_o": w.of_readers(w.d_o, w.mine, own)}
+    readers = w.arriving(w.mine, [w.in_mine], known=False)
     if fold.softmax:
-        assert w.lse is not None and w.delta is not None and w.o is not None
-        o = w.of_readers(w.o, w.mine, own)
-        assert w.values is not None and w.values.dim is not None
-        both = o.to("f32") * readers["d_o"].to("f32")
-        readers["delta"] = both.sum(w.dim(w.values.dim).name).named("b_delta", "dO . O")
-        readers["lse"] = w.of_readers(w.lse, w.mine, own).named("b_lse")
+        assert w.delta is not None
+        readers["delta"] = _delta(w, readers).named("b_delta")
         w.keep(w.delta, None, readers["delta"])
 
     def turn(s: Tokens, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
@@ -277,11 +301,7 @@ def _on_block(w: Gradient, i: Tile, beside: Tile) -> dict[str, Tile]:
     w.stand_on((i * w.BLOCK[READER]).named("first"))
     w.own = w.loaded(READER, w.mine, [w.in_mine])
     w.edges()
-    readers = {"d_o": w.of_readers(w.d_o, w.mine, [w.in_mine])}
-    if w.fold.softmax:
-        assert w.lse is not None and w.delta is not None
-        readers["lse"] = w.of_readers(w.lse, w.mine, [w.in_mine])
-        readers["delta"] = w.of_readers(w.delta, w.mine, [w.in_mine])
+    readers = w.arriving(w.mine, [w.in_mine])
     s = w.tokens((i - beside) * w.BLOCK[READ], READ)
     other = w.loaded(READ, s, [s.place >= 0, w.inside_of(s, READ)])
     found = w.pairs_of(s, True, other, readers)[1]
@@ -317,17 +337,12 @@ def by_tokens(fold: WeightedSum, name: str = "attend_gradient_of_tokens") -> Pro
 
 def gradient_of_tokens(w: Gradient) -> Program:
     """The gradients of what a program of tokens read holds."""
-    fold = w.fold
     w.begin()
 
     def turn(t: Tokens, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
         where = [w.inside_of(t, READER)] if masked else []
         other = w.loaded(READER, t, where)
-        readers = {"d_o": w.of_readers(w.d_o, t, where)}
-        if fold.softmax:
-            assert w.lse is not None and w.delta is not None
-            readers["lse"] = w.of_readers(w.lse, t, where).named("b_lse")
-            readers["delta"] = w.of_readers(w.delta, t, where).named("b_delta")
+        readers = w.arriving(t, where)
         p, found = w.pairs_of(t, masked, other, readers)
         return w.sums(p, found, other, readers, before)
 

@@ -17,7 +17,8 @@ from archc.attention.listing import places
 from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.dims import Axis
-from archc.lowering.attention import NEVER, READ, READER, Part, Sweep, Tokens, clean, summed
+from archc.lowering.attention import NEVER, READ, READER, Part, Sweep, Tokens, clean
+from archc.lowering.attention_forward import summed
 from archc.tile.compose import Composer, Tile, ceil_div, size
 from archc.tile.language import Buffer, Dim, Program
 
@@ -161,7 +162,7 @@ def by_parts(fold: WeightedSum, name: str = "attend_part") -> Program:
     made = summed(w, values, first)
     index, acc = [w.part, w.b, w.mine.at, *w.among_heads()], made[-1]
     if part_lse is not None:
-        m, total, _ = made
+        m, total, *_ = made
         read = (total > 0.0).named("read", "whether a row read anything")
         safe = k.where(read, total, 1.0)
         acc = acc / safe
@@ -169,24 +170,25 @@ def by_parts(fold: WeightedSum, name: str = "attend_part") -> Program:
         k.store(part_lse, *index, value=log, where=[w.in_mine])
     inside = [w.inside[values.dim.name]] if values and values.dim else []
     vector = [w.places[values.dim.name]] if values and values.dim else []
-    k.store(part_o, *index, *vector, value=acc, where=[w.in_mine, *inside])
+    if part_o is not None:
+        k.store(part_o, *index, *vector, value=acc, where=[w.in_mine, *inside])
     return k.done()
 
 
-def _of_parts(w: _Part, values: Source | None) -> tuple[Buffer, Buffer | None]:
+def _of_parts(w: _Part, values: Source | None) -> tuple[Buffer | None, Buffer | None]:
     """Memory for what parts find."""
     axes: dict[str, Any] = {"part": w.PARTS, "b": w.B, "t": w.T, **w.axes_of_heads()}
     dim = values.dim if values else None
     own = {} if dim is None else {f"d_{clean(dim.name)}": w.N[dim.name]}
     part_lse = w.k.memory("part_lse", axes) if w.fold.softmax else None
-    return w.k.memory("part_o", {**axes, **own}), part_lse
+    part_o = None if w.fold.alone else w.k.memory("part_o", {**axes, **own})
+    return part_o, part_lse
 
 
 def joined(fold: WeightedSum, name: str = "attend_join") -> Program:
     """o and the log of the sum of weights of a reader and head, from those of all parts."""
     j = _Join(fold, name)
-    k, whole = j.k, [j.b, *j.heads]
-    parts = k.load(j.part_o, j.part, j.b, j.t, *j.heads, *j.places, where=[j.there, *j.inside])
+    k, whole, weights = j.k, [j.b, *j.heads], None
     if j.part_lse is not None and j.lse is not None:
         each = k.load(j.part_lse, j.part, j.b, j.t, *j.heads, where=[j.there], fill=NEVER)
         m = each.max("part").named("m")
@@ -195,11 +197,15 @@ def joined(fold: WeightedSum, name: str = "attend_join") -> Program:
         total = p.sum("part").named("total")
         read = total > 0.0
         safe = k.where(read, total, 1.0)
-        parts = parts * (p / safe)
-        log = k.where(read, least + k.apply("log", safe), 0.0)
+        weights = p / safe
+        nothing = 0.0 if fold.total is None else NEVER
+        log = k.where(read, least + k.apply("log", safe), nothing)
         k.store(j.lse, *whole, j.t, value=log)
-    index = [j.b, j.t, *j.heads, *j.places] if j.places else [*whole, j.t]
-    k.store(j.o, *index, value=parts.sum("part"), where=j.inside)
+    if j.o is not None and j.part_o is not None:
+        parts = k.load(j.part_o, j.part, j.b, j.t, *j.heads, *j.places, where=[j.there, *j.inside])
+        parts = parts if weights is None else parts * weights
+        index = [j.b, j.t, *j.heads, *j.places] if j.places else [*whole, j.t]
+        k.store(j.o, *index, value=parts.sum("part"), where=j.inside)
     return k.done()
 
 
@@ -209,7 +215,7 @@ class _Join:
     def __init__(self, fold: WeightedSum, name: str):
         doc = ["The sums of all parts of what a reader and head read."]
         weight = "softmax[part](part_lse) * " if fold.softmax else ""
-        doc += [f"o = sum[part]({weight}part_o)"]
+        doc += [] if fold.alone else [f"o = sum[part]({weight}part_o)"]
         doc += ["lse = log(sum[part](exp(part_lse)))"] if fold.softmax else []
         self.k = k = Composer(name, "\n".join([*doc, *places(fold)]), 1, 1)
         (IO,), (B,) = k.dtypes("IO"), k.sizes("B")
@@ -222,11 +228,12 @@ class _Join:
             own = {f"d_{clean(dim.name)}": k.sizes(f"N_{clean(dim.name)}")[0]}
         rows = {"b": B, "t": T, **heads}
         by_heads = {"b": B, **heads, "t": T}
-        self.part_o = k.memory("part_o", {"part": PARTS, **rows, **own})
+        self.part_o = None if fold.alone else k.memory("part_o", {"part": PARTS, **rows, **own})
         softmax = fold.softmax
         self.part_lse = k.memory("part_lse", {"part": PARTS, **rows}) if softmax else None
         self.lse = k.memory("lse", by_heads) if softmax else None
-        self.o = k.memory("o", {**rows, **own} if own else by_heads, IO if own else "f32")
+        axes = {**rows, **own} if own else by_heads
+        self.o = None if fold.alone else k.memory("o", axes, IO if own else "f32")
         self.b, self.t = k.program("b", B), k.program("t", T)
         self.heads = [k.program(axis[2:], length) for axis, length in heads.items()]
         self.part = k.iota("part", block)

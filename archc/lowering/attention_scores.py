@@ -7,12 +7,15 @@ is left out where choices are made of the scores.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import sympy
 
 from archc.attention.scores import Scores
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.dims import Axis
-from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens, clean, summed
+from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens, clean
+from archc.lowering.attention_forward import forward
 from archc.lowering.formula import Known
 from archc.tile.compose import Tile, ceil_div
 from archc.tile.language import Program
@@ -104,17 +107,10 @@ class _Scores(Sweep):
             return score
         index = [self.b, *self.among_heads(), self.mine.at]
         lse = k.load(self.lse, *index, where=[self.in_mine])
+        lse = k.where(lse.equals(NEVER), 0.0, lse).named("b_lse", "0 where nothing is read")
         p = k.apply("exp2", score * LOG2E - lse * LOG2E).named("p")
         seen = self.visible(self.seen, formula, True)
         return p if seen is None else k.where(seen, p, 0.0)
-
-
-class _LogSums(Sweep):
-    """A program of a block of readers."""
-
-    def equations(self, fold: WeightedSum) -> list[str]:
-        """The formulas of the docstring."""
-        return _instead(super().equations(fold), f"lse = log(sum[{fold.read.name}](exp(score)))")
 
 
 def _instead(lines: list[str], made: str) -> list[str]:
@@ -146,13 +142,5 @@ def of_pairs(scores: Scores, name: str = "attend_scores") -> Program:
 
 
 def log_sums(fold: WeightedSum, name: str = "attend_log_sums") -> Program:
-    """lse[b, h, t]: the log of the sum of a softmax's weights, 0 where nothing is read."""
-    doc = "The log of the sum of weights of a block of readers."
-    w = _LogSums(fold, name, doc, READER, 8, 3)
-    lse = w.made("lse", READER, None)
-    w.stand()
-    m, total, _ = summed(w, None)
-    read = (m > NEVER).named("read", "whether a reader read anything")
-    log = m + w.k.apply("log", w.k.where(read, total, 1.0))
-    w.keep(lse, None, w.k.where(read, log, 0.0))
-    return w.k.done()
+    """lse[b, h, t]: the log of the sum of a softmax's weights, -inf where nothing is read."""
+    return forward(replace(fold, total=fold.node), name)

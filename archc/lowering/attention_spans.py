@@ -14,7 +14,8 @@ from typing import Any
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.dims import Axis
 from archc.ir.value_names import cotangent
-from archc.lowering.attention import NEVER, READ, READER, Sweep, clean, summed
+from archc.lowering.attention import NEVER, READ, READER, Sweep, clean
+from archc.lowering.attention_forward import summed
 from archc.lowering.attention_gradient import Gradient, gradient_of_readers, gradient_of_tokens
 from archc.tile.compose import Tile
 from archc.tile.language import Buffer, Program

@@ -126,13 +126,16 @@ def elementwise(walk: _Walk, node: Node, *operands: Interval) -> Interval:
 
 
 def reduction(walk: _Walk, node: Node, value: Interval) -> Interval:
-    """The mean, largest or smallest lies among the values; of no values a maximum is -inf."""
+    """The mean, largest or smallest lies among the values; of no values a maximum is -inf. The log
+    of a sum of exponentials is no less than the largest."""
     axes = walk.graph[node.operands[0]].type.axes
     count = walk.count(axis for axis in axes if axis.name in node.op.axes)
     if node.op.fn == "sum":
         return times(count, value)
     if node.op.fn == "prod":
         return product_of(count, value)
+    if node.op.fn == "logsumexp":
+        return Interval(value.low) if count.low >= 1 else ANY
     if node.op.fn == "mean" or count.low >= 1:
         return value
     return hull(value, point(INFINITE[node.op.fn == "min"]))

@@ -387,6 +387,14 @@ def masked_softmax(
     return weights.narrow(dim, 0, score.shape[dim]).to(score.dtype)
 
 
+def log_sum_exp(score: Tensor, dim: int) -> Tensor:
+    """log of the sum of exp(score), in float32 at least; -inf, with no gradient, where all are."""
+    score = score.to(torch.promote_types(score.dtype, torch.float32))
+    empty = (score == -math.inf).all(dim)
+    total = torch.logsumexp(score.masked_fill(empty.unsqueeze(dim), 0.0), dim)
+    return total.masked_fill(empty, -math.inf)
+
+
 def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, causal: bool = False, dropout: float = 0.0,
     read: Tensor | None = None, scale: float = 1.0,

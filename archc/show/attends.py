@@ -12,8 +12,7 @@ from archc.attention.recognise import sums
 from archc.attention.row_heads import all_by_rows, rows_of
 from archc.attention.scores import scores_of
 from archc.attention.weighted_sum import WeightedSum
-from archc.backends.eager.attention import attention
-from archc.backends.triton.fold import for_choices, how_packed, told
+from archc.backends.triton.fold import for_choices, how_packed, is_library, told
 from archc.compile import folded, lowered
 from archc.ir import layer as ir
 from archc.ir.chooses import chooses
@@ -67,8 +66,8 @@ def _choices(node: Node, name: str) -> Attended:
 def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
     found = folded(attend)
     for node, fold in zip(sums(attend), found, strict=True):
-        by_torch = attention(attend.body, node) is not None
         more: tuple[tuple[str, str], ...] = ()
+        by_torch = is_library(attend.body, node, fold)
         kernels = fold if isinstance(fold, WeightedSum) and not by_torch else None
         if kernels is not None:
             more = (*lines(kernels), ("packed", how_packed(layer, attend, found)))
@@ -79,6 +78,7 @@ def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
         how = told(attend, node, fold)
         (result, *others) = attend.body.outputs
         called = node.name or (result if not others else None)
+        kernels = kernels if kernels is not None and kernels.node == node.id else None
         yield Attended(name, node.span, called, how, more, kernels, attend)
 
 

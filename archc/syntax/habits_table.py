@@ -151,12 +151,12 @@ NAMES = (
         "z = std(x)", "z = sqrt(mean[d]((x - mean[d](x)) ** 2))",
     ),
     Habit(
-        "logsumexp", "`m + log(sum[d](exp(x - m)))` with `m = max[d](x)`",
-        "z = logsumexp(x)", "m = max[d](x)\nz = m + log(sum[d](exp(x - m)))",
+        "logsumexp", "`logsumexp[d](x)` over a dim; `logsumexp(score)` is for an `attend`",
+        "z = x.logsumexp(-1)", "z = logsumexp[d](x)",
     ),
     Habit(
-        "log_softmax LogSoftmax", "`x - m - log(sum[d](exp(x - m)))` with `m = max[d](x)`",
-        "z = log_softmax(x)", "m = max[d](x)\nz = x - m - log(sum[d](exp(x - m)))",
+        "log_softmax LogSoftmax", "`x - logsumexp[d](x)`",
+        "z = log_softmax(x)", "z = x - logsumexp[d](x)",
     ),
     Habit("normalize", "`l2norm[d](x)`", "z = normalize(x, dim=-1)", "z = l2norm[d](x)"),
     Habit(

@@ -14,7 +14,8 @@ from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.meaning import evaluate_graph
 from archc.ir.sizes import evaluate
-from archc.lowering.attention import BORDERS, forward, numbers_of
+from archc.lowering.attention import BORDERS, numbers_of
+from archc.lowering.attention_forward import forward
 from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens
 from archc.tile.affine import MISSING
 from archc.tile.interpreter import run
@@ -42,15 +43,21 @@ class FoldTrial:
         """The dtype of sums."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
-    def as_made(self, x: Tensor) -> Tensor:
+    @property
+    def made(self) -> dict[str, int]:
+        """The nodes of the body that programs make, by the names of their results."""
+        names = ("lse",) if self.fold.alone else ("o", "lse")
+        return dict(zip(names, self.fold.nodes, strict=False))
+
+    def as_made(self, x: Tensor, result: str = "o") -> Tensor:
         """A result of the body with its dims in the order in which programs have them."""
         fold = self.fold
         heads, reader = [head.name for head in fold.heads], fold.reader.name
-        dim = fold.source(fold.values).dim if fold.values else None
+        dim = fold.source(fold.values).dim if fold.values and result == "o" else None
         order = ["batch", *heads, reader]
         if dim is not None:
             order = ["batch", reader, *heads, dim.name]
-        names = self.attend.body[fold.node].type.names
+        names = self.attend.body[self.made[result]].type.names
         return x.permute([names.index(name) for name in order])
 
     def values(self, *nodes: int) -> list[Tensor]:
@@ -138,9 +145,11 @@ class FoldTrial:
         given = self.sources()
         return given | self.interpreted(forward(self.fold), given)
 
-    def gradients(self, d_o: Tensor) -> dict[str, Tensor]:
-        """The gradient of each input of the body, from what arrives."""
-        known = self.forward() | {"d_o": d_o.to(self.dtype if self.fold.values else self.wide)}
+    def gradients(self, *arriving: Tensor) -> dict[str, Tensor]:
+        """The gradient of each input of the body, from what arrives at each result."""
+        known = self.forward()
+        for name, d in zip(self.made, arriving, strict=True):
+            known[f"d_{name}"] = d.to(self.dtype if self.fold.values and name == "o" else self.wide)
         tables = [by_distances] if self.fold.lookups else []
         for make in (by_readers, by_tokens, *tables):
             known |= self.interpreted(make(self.fold), known)
@@ -226,17 +235,21 @@ TOKENS = 40
 
 def _values_off(trial: FoldTrial) -> float:
     """How far the sum by blocks is from that over all pairs."""
-    (wanted,) = trial.values(trial.fold.node)
-    return distance(trial.forward()["o"], trial.as_made(wanted.detach()))
+    wanted, found = trial.values(*trial.fold.nodes), trial.forward()
+    return max(
+        distance(found[name], trial.as_made(x.detach(), name))
+        for name, x in zip(trial.made, wanted, strict=True)
+    )
 
 
 def _gradients_off(trial: FoldTrial) -> float:
     """How far the gradients of what enters are, at most."""
-    (wanted,) = trial.values(trial.fold.node)
-    d_o = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1)).double()
+    wanted, generator = trial.values(*trial.fold.nodes), torch.Generator().manual_seed(1)
+    d = [torch.randn(x.shape, generator=generator).double() for x in wanted]
     learned = [*trial.inputs.values()]
-    slopes = torch.autograd.grad(wanted, learned, d_o, allow_unused=True)
-    found = trial.gradients(trial.as_made(d_o).contiguous())
+    slopes = torch.autograd.grad(wanted, learned, d, allow_unused=True)
+    given = (trial.as_made(x, name) for name, x in zip(trial.made, d, strict=True))
+    found = trial.gradients(*(x.contiguous() for x in given))
     errors = [0.0]
     for (name, x), slope in zip(trial.inputs.items(), slopes, strict=True):
         right = torch.zeros_like(x) if slope is None else slope

@@ -82,6 +82,8 @@ def noise(scope: Scope, node: Node) -> Value:
 def reduce(scope: Scope, node: Node) -> Value:
     """`.sum(-1)`, `.mean((1, 2))`, `.amax(-1)`."""
     value, fn = scope.value(node.operands[0]), node.op.fn
+    if fn == "logsumexp":
+        return _total_of_scores(scope, node, value)
     if fn == "mean" or (fn != "sum" and value.kind == BOOL):
         value = scope.real(value)
     layout = scope.node_layout(node)
@@ -100,6 +102,14 @@ def reduce(scope: Scope, node: Node) -> Value:
     else:
         text = call(f"{value.text.at(ATOM)}.{fn}", dims(value.layout, node.op.axes))
     return Value(permuted(text, kept, layout), layout, value.kind)
+
+
+def _total_of_scores(scope: Scope, node: Node, value: Value) -> Value:
+    """`log_sum_exp(score, -1)`, over the tokens read."""
+    layout = scope.node_layout(node)
+    kept = [name for name in value.layout if name not in node.op.axes]
+    text = call("log_sum_exp", value.text, dims(value.layout, node.op.axes))
+    return Value(permuted(text, kept, layout), layout, DATA)
 
 
 def _whole_of_each(scope: Scope, node: Node, value: Value, kept: Sequence[str]) -> Value:

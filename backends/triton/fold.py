@@ -27,7 +27,7 @@ from archc.attention.recognise import Found, sums
 from archc.attention.row_heads import all_by_rows
 from archc.attention.weighted_sum import Refusal, Source, WeightedSum
 from archc.ir import layer as ir
-from archc.ir.graph import Node
+from archc.ir.graph import Graph, Node
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import numbers_of
 
@@ -60,7 +60,8 @@ class FoldFunction(AttendFunction):
             operands = tuple(dict.fromkeys(source.node for source in _entering(op.fold)))
             most = most_of_choice(scope, node, op.fold)
             emit = partial(_summed, op=op, most=most, table=self.table)
-            self.body.fused[op.fold.node] = Fused(operands, emit, "summed")
+            for made in op.fold.nodes:
+                self.body.fused[made] = Fused(operands, emit, "summed")
         self.body.uses = self.body._count_uses()
         self.test = self._test()
 
@@ -71,7 +72,7 @@ class FoldFunction(AttendFunction):
         read = {s.node for fold in self.folds for s in fold.sources if s.role == "read"}
         if not caches or read != caches:
             return False
-        folds = {fold.node: {s.node for s in fold.sources} for fold in self.folds}
+        folds = {made: {s.node for s in fold.sources} for fold in self.folds for made in fold.nodes}
         waiting, seen = [*body.outputs.values()], set[int]()
         while waiting:
             id = waiting.pop()
@@ -150,8 +151,9 @@ class FoldFunction(AttendFunction):
 def taking_borders(folds: Sequence[WeightedSum | Between]) -> dict[int, tuple[int, ...]]:
     """The sums whose kernels take packed sequences, and the values that each is made of."""
     return {
-        fold.node: tuple(dict.fromkeys(source.node for source in fold.sources))
+        made: tuple(dict.fromkeys(source.node for source in fold.sources))
         for fold in folds if isinstance(fold, WeightedSum) and fold.choice is None
+        for made in fold.nodes
     }  # fmt: skip
 
 
@@ -173,7 +175,12 @@ def most_of_choice(scope: Scope, node: Node, fold: WeightedSum) -> sympy.Expr | 
 
 
 def by_folds(
-    folds: Folds, scope: Scope, node: Node, values: dict[str, Value], name: str, many: bool = True,
+    folds: Folds,
+    scope: Scope,
+    node: Node,
+    values: dict[str, Value],
+    name: str,
+    many: bool = True,
     scores: bool = False,
 ) -> FoldFunction | ScoreFunction | None:
     """The function that launches kernels; None where no sum is a fold. What becomes of each sum is
@@ -188,13 +195,14 @@ def by_folds(
     body = node.op.body
     for each, fold in zip(sums(node.op), folds(node.op), strict=True):
         line = f"    {name}: {told(node.op, each, fold)}"
-        by_torch = attention(body, each) is not None
+        by_torch = is_library(body, each, fold)
         known = by_torch or not isinstance(fold, Refusal)
         into = scope.file.attends if known else scope.file.refused
         if line not in into:
             into.append(line)
         wanted = not by_torch if not scope.file.slots else _in_slots(scope, node, fold)
-        if isinstance(fold, WeightedSum) and wanted:
+        seen = {made for other in found if isinstance(other, WeightedSum) for made in other.nodes}
+        if isinstance(fold, WeightedSum) and wanted and each.id not in seen:
             found.append(_of_what_is_learned(scope, node, fold))
         elif isinstance(fold, Between) and wanted:
             found.append(fold)
@@ -266,9 +274,15 @@ def _of_what_is_learned(scope: Scope, node: Node, fold: WeightedSum) -> Weighted
     return replace(fold, slopes=slopes)
 
 
+def is_library(body: Graph, node: Node, fold: Found) -> bool:
+    """Whether torch has a function for a sum: it gives no log of the sum of weights."""
+    beside = isinstance(fold, WeightedSum) and fold.total is not None
+    return not beside and attention(body, node) is not None
+
+
 def told(attend: ir.Attend, node: Node, fold: Found) -> str:
     """A sentence on how a kernel computes a sum over the tokens that are read."""
-    if attention(attend.body, node) is not None:
+    if is_library(attend.body, node, fold):
         return "scaled_dot_product_attention of torch"
     if isinstance(fold, Refusal):
         return f"all pairs at once: {fold.reason}"
@@ -280,6 +294,8 @@ def told(attend: ir.Attend, node: Node, fold: Found) -> str:
             f"sequence{_unlearned(fold.whole)}, all pairs at once"
         )
     what = "softmax of a score" if fold.softmax else "weights as they are"
+    if fold.total is not None:
+        what = "log of the sum of weights" if fold.alone else f"{what}, with the log of their sum"
     learned = _unlearned(fold)
     over = f"blocks of `{attend.read.name}`"
     if fold.choice is not None:
@@ -303,11 +319,12 @@ def how_packed(layer: ir.Layer, attend: ir.Attend, found: Sequence[Found]) -> st
     return f"one length after the other: {why}" if why else "one launch of each kernel"
 
 
-def _summed(
-    scope: Scope, node: Node, op: FoldOp, most: sympy.Expr | None, table: str
-) -> Value:
-    """`o = memory_sum(q, k, v, T, pos, ...)`."""
+def _summed(scope: Scope, node: Node, op: FoldOp, most: sympy.Expr | None, table: str) -> Value:
+    """`o = memory_sum(q, k, v, T, pos, ...)`; of two results, the first that is asked for is
+    behind the line that makes both."""
     fold = op.fold
+    if node.id in op.made:
+        return _laid_out(scope, node, op, Text(op.made[node.id]))
     reader, read = fold.reader.name, fold.read.name
     given = [_given(scope, fold, source, op.running) for source in _entering(fold)]
     tokens = scope.ask(scope.lengths[reader])
@@ -327,11 +344,22 @@ def _summed(
             given[-1] = call("listed_along", given[-1], there, str(place))
         numbers.append(f"{given[-1].at(ATOM)}.shape[{place}]")
     text = call(op.title, *given, *borders, tokens, *starts, *numbers)
-    if fold.softmax:
+    if len(fold.nodes) == 2:
+        names = [scope.names.fresh(name) for name in ("weighted", "log_total")]
+        scope.writer.line(f"{', '.join(names)} = {text.text}")
+        op.made = dict(zip(fold.nodes, names, strict=True))
+        text = Text(op.made[node.id])
+    elif fold.softmax and not fold.alone:
         text = Text(f"{text.at(ATOM)}[0]")
-    heads = [head.name for head in fold.heads]
+    return _laid_out(scope, node, op, text)
+
+
+def _laid_out(scope: Scope, node: Node, op: FoldOp, text: Text) -> Value:
+    """A result of a fold, with its dims in the order in which the body has them."""
+    fold = op.fold
+    heads, reader = [head.name for head in fold.heads], fold.reader.name
     have = ["batch", *heads, reader]
-    if op.values is not None and op.values.dim is not None:
+    if op.values is not None and op.values.dim is not None and node.id == fold.node:
         have = ["batch", reader, *heads, op.values.dim.name]
     layout = scope.node_layout(node)
     return Value(permuted(text, have, layout), layout, DATA)

@@ -13,16 +13,17 @@ from archc.backends.writer import COLUMNS, INDENT, Names, Writer, quoted
 from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir.value_names import cotangent
-from archc.lowering.attention import BLOCKS, BORDERS, clean, forward, numbers_of
+from archc.lowering.attention import BLOCKS, BORDERS, clean, numbers_of
+from archc.lowering.attention_forward import forward
 from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens
 from archc.lowering.attention_heads import by_parts, joined
 from archc.tile.language import Buffer, Program
 
 LOCALS = (
-    "B", "S", "data", "shared", "o", "lse", "d_o", "delta", "output", "inputs", "given", "made",
-    "rows", "columns", "parts", "options", "tokens", "pos", "start", "cu_seqlens", "borders",
-    "blocks", "most", "listed", "count", "order", "begins", "entry", "step", "first", "readers",
-    "own_pos", "table",
+    "B", "S", "data", "shared", "o", "lse", "d_o", "d_lse", "delta", "output", "inputs", "given",
+    "made", "rows", "columns", "parts", "options", "tokens", "pos", "start", "cu_seqlens",
+    "borders", "blocks", "most", "listed", "count", "order", "begins", "entry", "step", "first",
+    "readers", "own_pos", "table",
 )  # fmt: skip
 FEW = 16
 """Fewer readers than these share a program with heads."""
@@ -34,13 +35,14 @@ Make = Callable[[WeightedSum, str], Program]
 class FoldOp:
     """The ops of one fold under construction. `numbers` are what only a call knows, by the names of
     the arguments. `few`: whether there are kernels for few readers; `many`: for more of them.
-    `running`: the names of the running sums that the line which calls it has had made."""
+    `running`: the names of the running sums that the line which calls it has had made; `made`:
+    those of its results, where they are two."""
 
     def __init__(
         self, file: File, fold: WeightedSum, title: str, few: bool = True, many: bool = True
     ):
         self.few, self.many = few, many
-        self.running: dict[int, str] = {}
+        self.running, self.made = dict[int, str](), dict[int, str]()
         self.file, self.fold, self.title = file, fold, file.names.fresh(title)
         names = Names((*LOCALS, *(f"N_{clean(axis)}" for axis in self._axes(fold))))
         self.arguments = {source.name: names.fresh(source.name) for source in fold.sources}
@@ -65,7 +67,8 @@ class FoldOp:
     @property
     def results(self) -> list[str]:
         """The results of the op."""
-        return ["o", "lse"] if self.fold.softmax else ["o"]
+        found = [] if self.fold.alone else ["o"]
+        return [*found, "lse"] if self.fold.softmax else found
 
     def write(self) -> None:
         """The functions, and the ops."""
@@ -236,9 +239,7 @@ class FoldOp:
 
     def _made(self, program: Program) -> list[Buffer]:
         """The results of a program."""
-        read = {*self.arguments, "d_o", BORDERS}
-        if any(buffer.name == "d_o" for buffer in program.buffers):
-            read |= {"o", "lse"}
+        read = {*self.arguments, BORDERS}
         return [buffer for buffer in program.buffers if buffer.name not in read]
 
     def _fake(self) -> None:
@@ -269,7 +270,13 @@ class FoldOp:
 
     def _arriving(self) -> list[str]:
         """What the gradient is given besides what the op was."""
-        return ["d_o", "o", "lse"] if self.fold.softmax else ["d_o"]
+        kept = self.results if self.fold.softmax else []
+        return [*self._slopes(), *kept]
+
+    def _slopes(self) -> list[str]:
+        """What arrives at the results that a layer reads."""
+        found = [] if self.fold.alone else ["d_o"]
+        return found if self.fold.total is None else [*found, "d_lse"]
 
     def _d_names(self) -> dict[str, str]:
         """How gradients are called, by the names of the programs' buffers."""
@@ -290,11 +297,12 @@ class FoldOp:
             writer.line(f"{name}_dtype = {name}.dtype")
         self._prepare(writer)
         sizes = self._write_sizes(writer, self._lengths())
-        dtype = "data" if self.values is not None else WIDE
-        writer.line(f"d_o = d_o.to({dtype}).contiguous()")
+        for name in self._slopes():
+            dtype = "data" if self.values is not None and name == "d_o" else WIDE
+            writer.line(f"{name} = {name}.to({dtype}).contiguous()")
         if alone := self._alone(learned):
             writer.line(f"shared = data if {alone} else {WIDE}")
-        made = set[str]()
+        made = {*self._arriving()}
         for make, kind in self._kinds(writer):
             program = self._program(make, f"_{kind}")
             self._blocks(writer, kind)
@@ -382,20 +390,22 @@ class FoldOp:
         writer.line(f"ctx.rest = inputs[{len(tensors)}:]")
         kept = "*output, " if self.fold.softmax else ""
         writer.line(f"ctx.save_for_backward({kept}*inputs[: {len(tensors)}])")
-        if self.fold.softmax:
+        if self.fold.softmax and self.fold.total is None:
             writer.line("ctx.mark_non_differentiable(output[1])")
-        writer.line("ctx.set_materialize_grads(False)")
+        if len(self._slopes()) == 1:
+            writer.line("ctx.set_materialize_grads(False)")
         self.file.sections.append(writer.text())
 
     def _derive(self) -> None:
-        writer, slots = Writer(), self._slots()
-        self._define(writer, f"{self.title}_derive", ["ctx", "d_o", "*_"],
+        writer, slots, arriving = Writer(), self._slots(), self._slopes()
+        self._define(writer, f"{self.title}_derive", ["ctx", *arriving, "*_"],
                      "The gradients of what entered.")  # fmt: skip
         nones = len(self.parameters)
-        with writer.block("if d_o is None:"):
-            writer.line(f"return (None,) * {nones}")
-        made = ", ".join(slots.values())
-        writer.line(f"made = {self.title}_gradient(d_o, *ctx.saved_tensors, *ctx.rest)")
+        if len(arriving) == 1:
+            with writer.block(f"if {arriving[0]} is None:"):
+                writer.line(f"return (None,) * {nones}")
+        made, given = ", ".join(slots.values()), ", ".join(arriving)
+        writer.line(f"made = {self.title}_gradient({given}, *ctx.saved_tensors, *ctx.rest)")
         writer.line(f"{made} = made")
         items = [slots.get(name, "None") for name in self.arguments]
         items += ["None"] * (nones - len(items))

@@ -11,7 +11,7 @@ from archc.backends.writer import Writer
 
 from archc.attention.bounds import up_to_the_reader
 from archc.attention.weighted_sum import WeightedSum
-from archc.lowering.attention import forward
+from archc.lowering.attention_forward import forward
 from archc.lowering.attention_heads import ROOM, by_parts
 from archc.tile.language import Buffer, Program
 

@@ -87,6 +87,24 @@ class Launch(FoldTrial):
         every = zip(zip(*parts, strict=True), along, strict=True)
         return [xs[0] if place is None else torch.cat(xs, place) for xs, place in every]
 
+    def check(self, limit: float = 1e-11) -> None:
+        """Values and gradients of all results are those of the reference semantics."""
+        wanted, found = self.values(*self.fold.nodes), self.forward()
+        for name, x in zip(self.made, wanted, strict=True):
+            torch.testing.assert_close(
+                found[name].double(), self.as_made(x.detach(), name), rtol=1e-11, atol=1e-12
+            )
+        generator = torch.Generator().manual_seed(1)
+        d = [torch.randn(x.shape, generator=generator).double() for x in wanted]
+        learned = [*self.inputs.values()]
+        slopes = torch.autograd.grad(wanted, learned, d, allow_unused=True)
+        given = [self.as_made(x, n).contiguous() for n, x in zip(self.made, d, strict=True)]
+        made = self.gradients(*given)
+        for (input, x), slope in zip(self.inputs.items(), slopes, strict=True):
+            right = torch.zeros_like(x) if slope is None else slope
+            scale = max(float(right.norm()), 1e-3)
+            assert float((made[input] - right).norm()) / scale < limit, input
+
     def in_each(self, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """What becomes of the tokens [B, T, ...] of each packed sequence, or of all."""
         lengths = [end - start for start, end in pairwise(self.borders)]
@@ -121,7 +139,8 @@ def launch(
 ) -> Launch:  # fmt: skip
     """A launch on normal numbers; `sizes` are those of the spec."""
     attend, S = pair_of(text), T if S is None else S
-    (fold,) = folds(attend, slopes_of)
+    fold, *more = folds(attend, slopes_of)
     assert isinstance(fold, WeightedSum), str(fold)
+    assert all(other is fold for other in more)
     known = {"T#": T, "T_seen#": S, "batch": B, **sizes}
     return Launch(fold, attend, known, drawn(attend, known, dtype), dtype)

@@ -32,8 +32,9 @@ from archc.compile import lowered, slopes_of
 from archc.ir import layer as ir
 from archc.ir.chooses import chooses
 from archc.ir.rewrite import rewrite
-from archc.lowering.attention import BORDERS, forward
+from archc.lowering.attention import BORDERS
 from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen
+from archc.lowering.attention_forward import forward
 from archc.lowering.attention_gradient import by_readers, by_tokens
 from archc.lowering.attention_heads import by_parts
 from archc.lowering.attention_scores import of_pairs

@@ -8,7 +8,7 @@ Prints how far values and gradients are from the same function in PyTorch, in fl
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,6 +49,11 @@ SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
     "path_fox": (
         {**dict.fromkeys("qkvw", (1, 270, 2, 20)), **dict.fromkeys(("beta", "f"), (1, 270, 2))}, {},
     ),
+    "totals": ({"q": (2, 70, 4, 20), "k": (2, 81, 2, 20), "v": (2, 81, 2, 24)}, {}),
+    "totals, few": ({"q": (2, 3, 4, 20), "k": (2, 200, 2, 20), "v": (2, 200, 2, 24)}, {}),
+    "totals, packed": (dict.fromkeys("qkv", (1, 40, 2, 20)), {}),
+    "total": ({"q": (1, 70, 4, 20), "k": (1, 81, 2, 20)}, {}),
+    "total, few": ({"q": (2, 3, 4, 20), "k": (2, 200, 2, 20)}, {}),
     "fox, packed": ({**dict.fromkeys("qkv", (1, 40, 2, 20)), "f": (1, 40, 2)}, {}),
     "biased, packed": ({**dict.fromkeys("qkv", (1, 40, 2, 20)), "b": (40, 2)}, {}),
 }  # fmt: skip
@@ -75,7 +80,22 @@ COMBINED = """layer Combined(H, K, V):
         o = (softmax(q[t].T @ k[s]) * b[s] - g[t] * softcap(r[t].T @ m[s], 2)) @ v[s]
     output o
 """
-TEXTS = {"biased": BIASED, "combined": COMBINED}
+TOTALS = """layer Totals(H, G, K, V):
+    input q[H, K], k[G, K], v[G, V]
+    attend s <= t over H grouped G:
+        z = q[t].T @ k[s] / sqrt(K)
+        o = softmax(z) @ v[s]
+        l = logsumexp(z)
+    output o
+    output l
+"""
+TOTAL = """layer Total(H, G, K):
+    input q[H, K], k[G, K]
+    attend s <= t over H grouped G:
+        l = logsumexp(q[t].T @ k[s] / sqrt(K))
+    output l
+"""
+TEXTS = {"biased": BIASED, "combined": COMBINED, "totals": TOTALS, "total": TOTAL}
 
 
 def of_tokens(run: Callable[..., Tensor], shared: list[Tensor], *tokens: Tensor) -> Tensor:
@@ -113,7 +133,8 @@ def compared(spec: str) -> dict[str, float]:
 def each_alone(run: Callable[..., Tensor], own: int, borders: Tensor, *given: Tensor) -> Tensor:
     """`run` for each of some packed sequences; the first so many tensors are of tokens."""
     of_each = partial(of_tokens, run, [*given[own:]])
-    return one_by_one(of_each, borders, [*given[:own]], [])[0]
+    found = one_by_one(of_each, borders, [*given[:own]], [])
+    return together(found)
 
 
 def compared_slots(spec: str, pages: bool = False) -> dict[str, float]:
@@ -148,6 +169,13 @@ def compared_latents() -> dict[str, float]:
         return from_pages(lambda _, *caches: run(*caches, *rest), c, c, k)
 
     return apart([], [folded, partial(module.mla_memory, pos=pos)], drawn, [False] * len(drawn))
+
+
+def together(found: Tensor | Sequence[Tensor]) -> Tensor:
+    """One result as it is, several as numbers one after the other."""
+    if isinstance(found, Tensor):
+        return found
+    return found[0] if len(found) == 1 else torch.cat([x.flatten() for x in found])
 
 
 def from_pages(run: Callable[..., Tensor], q: Tensor, *caches: Tensor) -> Tensor:
@@ -280,7 +308,7 @@ def apart(
     for run, dtype in zip(runs, (torch.float32, torch.float64), strict=True):
         given = [x.to(dtype if x.is_floating_point() else x.dtype) for x in drawn]
         given = [x.requires_grad_(own) for x, own in zip(given, learned, strict=True)]
-        o = run(*given)
+        o = together(run(*given))
         weight = torch.linspace(-1, 1, o.numel(), dtype=dtype).view(o.shape).sin()
         inputs = [x for x in given if x.requires_grad]
         slopes = torch.autograd.grad((o * weight).sum(), inputs) if inputs else []

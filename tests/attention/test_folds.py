@@ -10,9 +10,9 @@ import torch
 
 from archc.attention.bounds import up_to_the_reader
 from archc.attention.weighted_sum import Bound
-from archc.lowering.attention import forward
+from archc.lowering.attention_forward import forward
 from archc.verify.fold_trial import distance
-from tests.attention.cases import PLAIN, Launch, launch, packed, refusals, spec
+from tests.attention.cases import PLAIN, launch, packed, refusals, spec
 
 SCORES = {
     "plain": (spec(), {}),
@@ -50,7 +50,7 @@ PACKED = ("capped", "sloped", "window, sink", "forgetting", "a table by distance
 )
 def test_values_and_gradients(name: str, T: int):
     text, sizes = SCORES[name]
-    check(launch(text, T, **SIZES, **sizes))
+    launch(text, T, **SIZES, **sizes).check()
 
 
 BORDERS = (0, 0, 1, 4, 37, 37, 55)
@@ -60,7 +60,7 @@ BORDERS = (0, 0, 1, 4, 37, 37, 55)
 def test_packed_sequences_are_each_as_if_alone(name: str):
     """Of no tokens, of one, of few, of several blocks: by one launch of each program."""
     text, sizes = SCORES[name]
-    check(packed(text, BORDERS, **SIZES, **sizes))
+    packed(text, BORDERS, **SIZES, **sizes).check()
 
 
 def test_a_sink_that_takes_nothing_of_readers_that_read_nothing():
@@ -90,21 +90,7 @@ def test_programs_for_packed_sequences_do_batches_too():
     text, sizes = SCORES["a table by distance"]
     case = launch(text, 50, **SIZES, **sizes)
     case.fold = replace(case.fold, packed=True)
-    check(case)
-
-
-def check(case: Launch) -> None:
-    """Values and gradients are those of the reference semantics."""
-    (wanted,) = case.values(case.fold.node)
-    assert distance(case.forward()["o"], wanted.detach()) < 1e-12
-    d_o = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1)).double()
-    learned = [*case.inputs.values()]
-    slopes = torch.autograd.grad(wanted, learned, d_o, allow_unused=True)
-    found = case.gradients(d_o)
-    for (input, x), slope in zip(case.inputs.items(), slopes, strict=True):
-        right = torch.zeros_like(x) if slope is None else slope
-        scale = max(float(right.norm()), 1e-3)
-        assert float((found[input] - right).norm()) / scale < 1e-11, input
+    case.check()
 
 
 def test_another_sequence():

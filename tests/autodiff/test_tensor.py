@@ -18,7 +18,7 @@ from tests.graphs import Sketch, axis
 # --- reductions ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fn", ["sum", "mean", "max", "min", "prod"])
+@pytest.mark.parametrize("fn", ["sum", "mean", "max", "min", "prod", "logsumexp"])
 @pytest.mark.parametrize("over", [("K",), ("t", "V"), ("batch", "t", "K", "V"), ()])
 def test_reductions(fn: str, over: tuple[str, ...]) -> None:
     s = Sketch()
@@ -31,6 +31,14 @@ def test_a_largest_that_stands_twice(fn: str) -> None:
     s = Sketch()
     s.outputs(y=s.add(ir.Reduce(fn, ("t", "K")), s.input("x", "t K")))
     agree(s.graph, {"x": torch.ones(5, 4, dtype=torch.float64)})
+
+
+def test_a_total_of_nothing() -> None:
+    s = Sketch()
+    s.outputs(y=s.fn("exp", s.add(ir.Reduce("logsumexp", ("K",)), s.input("x", "t K"))))
+    x = torch.randn(5, 4, dtype=torch.float64)
+    x[2], x[3, 1] = -torch.inf, -torch.inf
+    agree(s.graph, {"x": x})
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 2])

@@ -94,6 +94,10 @@ CASES = {
         ["attend s <= t over h:", "    o = softmax(q[t].T @ k[s]) @ k[s]", "output o"], "E0202",
         "h", "`H`",
     ),
+    "a logsumexp with the index": (
+        ["attend s <= t over H:", "    o = logsumexp[s](q[t].T @ k[s])", "output o"], "E0209",
+        "logsumexp[s]", "`logsumexp(score)`",
+    ),
     "a softmax with the index": (
         ["attend s <= t over H:", "    o = softmax[s](q[t].T @ k[s]) @ k[s]", "output o"], "E0209",
         "softmax[s]", "`softmax(score)`",

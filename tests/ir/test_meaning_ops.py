@@ -171,17 +171,18 @@ def test_position_delta_and_noise() -> None:
 # --- tokenwise algebra -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fn", ["sum", "mean", "max", "min", "prod"])
+@pytest.mark.parametrize("fn", ["sum", "mean", "max", "min", "prod", "logsumexp"])
 def test_reduce(fn: str) -> None:
     x = randn(2, 3, 4)
     y = of(ir.Reduce(fn, ("V", "H")), "H K V", x=x)
-    want = getattr(np, fn)(x.numpy(), axis=(0, 2))
+    along = np.logaddexp.reduce if fn == "logsumexp" else getattr(np, fn)
+    want = along(x.numpy(), axis=(0, 2))
     assert torch.allclose(y, torch.from_numpy(want), atol=1e-14)
 
 
 def test_reduce_of_nothing() -> None:
     x = torch.zeros(0, 2, dtype=torch.float64)
-    for fn, want in (("sum", 0.0), ("prod", 1.0), ("max", -INF), ("min", INF)):
+    for fn, want in (("sum", 0.0), ("prod", 1.0), ("max", -INF), ("min", INF), ("logsumexp", -INF)):
         assert of(ir.Reduce(fn, ("K",)), "K V", x=x).tolist() == [want, want]
 
 
