@@ -121,6 +121,29 @@ layer Example(H):
         o = s[t] * v - p[t]
     output o
 """,
+    # Corrected along the values and read along the keys, the values and both, before and after;
+    # a decay for each value, and one that is a number.
+    "corrections along the values": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], v[H, V], z[H, V], a[H], b[H]
+    be = sigmoid(b)
+    uv = l2norm[V](v)
+    recurrence S[K, V], P[K, V] over H:
+        S[t] = S[t-1] @ diag(sigmoid(z)) @ (I - be * uv @ uv.T) + k @ uv.T
+        P[t] = sigmoid(a) * P[t-1] @ (I - be * uv @ uv.T) + q @ v.T
+        p = S[t-1] @ v + P[t] @ z
+        o = S[t].T @ q + P[t-1].T @ k + q.T @ tanh(p) + q.T @ P[t] @ v
+    output o
+""",
+    # No correction, read along either axis, with a decay for each entry of both.
+    "a table read by rows and by columns": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], x[H, K], v[H, V], z[H, V], w[H, V]
+    recurrence S[K, V] over H:
+        S[t] = diag(sigmoid(x)) @ S[t-1] @ diag(sigmoid(z)) + k @ v.T
+        o = S[t].T @ q + q.T @ tanh(S[t-1] @ w)
+    output o
+""",
     # The least squares solution for keys that another memory makes.
     "a solve for keys that are read": """
 layer Example(H, K):

@@ -383,7 +383,11 @@ class Derivation:
                 "read it by a product with a vector", node, "E0604",
             )  # fmt: skip
         for read in each.reads:
-            if any(self._sides(form, part, keys) is None for part in read.parts):
+            values = {axis.name for axis in each.value}
+            if any(
+                {*part.axes} != values and self._sides(form, part, keys) is None
+                for part in read.parts
+            ):
                 raise NotChunked(
                     f"`{name}` is read along other axes than its updates sum over", "", read.node
                 )
@@ -447,7 +451,8 @@ class Derivation:
     def _part(self, form: NormalForm, made: MatrixForm, k: int, part: Part) -> int:
         """One sum; what it sums over besides the key axes is summed when that is read."""
         sides = self._sides(form, part, {*made.key_names})
-        assert sides is not None, "reads are checked"
+        if sides is None:
+            return self._along_values(form, made, k, part)
         query = made.query(self._value(form, sides[0]), part.step)
         value = made.tokens(made.read(k, query, part.when), part.step)
         more = [name for name in part.axes if name not in made.key_names]
@@ -457,6 +462,14 @@ class Derivation:
             value = self.frame.add(ir.Reduce("sum", tuple(more)), weighed)
         scale = self._factor(form, part.scale)
         return value if scale is None else self.frame.fn("mul", value, scale)
+
+    def _along_values(self, form: NormalForm, made: MatrixForm, k: int, part: Part) -> int:
+        """A sum over the value axes, which leaves the key axes."""
+        query = made.query(self._value(form, part.covector), part.step)
+        found = made.tokens(made.read_values(k, query, part.axes, part.when), part.step)
+        scaled = self.frame.times(found, self._factor(form, part.scale))
+        assert scaled is not None, "there is a value"
+        return scaled
 
 
 GROUPS = {

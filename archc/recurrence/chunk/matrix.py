@@ -14,7 +14,7 @@ Recurrence along the chunks carries S and makes Y, and the reads are again for a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -141,29 +141,42 @@ class MatrixForm:
         """The scores of pairs of rows: row i reads with a, row j has written with b."""
         known = (a, b, strict, exclusive)
         if known not in self.grams:
-            self.grams[known] = self._new_gram(a, b, strict, exclusive)
+            self.grams[known] = self._scores(
+                self.key_names, self.key_gate, a, b, strict, exclusive
+            )
         return self.grams[known]
 
-    def _new_gram(self, a: int, b: int, strict: bool, exclusive: bool) -> int:
-        frame, gate = self.frame, self.key_gate
+    def _scores(
+        self, over: tuple[str, ...], gate: int | None, a: int, b: int, strict: bool, exclusive: bool
+    ) -> int:
+        """The products of pairs of rows along axes, decayed by the log gates of their side."""
+        frame = self.frame
         row, col = frame.row.name, frame.col
-        if gate is not None and frame.has(gate, self.key_names):
-            return frame.add(ck.Gram(self.key_names, row, col, strict, exclusive), a, b, gate)
-        dots = frame.product(a, frame.renamed(b, {row: col}), self.key_names)
+        if gate is not None and frame.has(gate, over):
+            return frame.add(ck.Gram(over, row, col, strict, exclusive), a, b, gate)
+        dots = frame.product(a, frame.renamed(b, {row: col}), over)
         if gate is None:
             kept = frame.before(strict or exclusive)
             return frame.fn("where", kept, dots, frame.number(0))
         spans = frame.add(ck.Spans(row, col, strict, exclusive), gate)
         return frame.fn("mul", dots, frame.fn("exp", spans))
 
-    def _apply(self, weights: int, rows: int, strict: bool, exclusive: bool) -> int:
-        """The sum over j of weights[i, j] rows[j], decayed on the value side."""
-        frame, gate = self.frame, self.value_gate
-        if gate is not None:
-            return frame.add(
-                ck.Mix(frame.row.name, frame.col.name, strict, exclusive), weights, rows, gate
-            )
-        return self._times(weights, rows)
+    def _apply(
+        self, weights: int, rows: int, gate: int | None, strict: bool, exclusive: bool
+    ) -> int:
+        """The sum over j of weights[i, j] rows[j], decayed by the log gates of their side."""
+        frame = self.frame
+        row, col = frame.row.name, frame.col.name
+        if gate is None:
+            return self._times(weights, rows)
+        if all(axis.kind != "dim" or axis.name in frame.outer for axis in self._beside_rows(gate)):
+            spans = frame.add(ck.Spans(row, frame.col, strict, exclusive), gate)
+            return self._times(frame.fn("mul", weights, frame.fn("exp", spans)), rows)
+        return frame.add(ck.Mix(row, col, strict, exclusive), weights, rows, gate)
+
+    def _beside_rows(self, id: int) -> list[Axis]:
+        """The axes of a value of rows, but for the rows."""
+        return [axis for axis in self.frame.graph[id].type.axes if axis.name != self.frame.row.name]
 
     def _times(self, matrix: int, rows: int) -> int:
         """A matrix between rows times values of rows."""
@@ -328,17 +341,39 @@ class MatrixForm:
 
     def read(self, k: int, query: int, when: str) -> int:
         """The reads of state k by rows, summed over the key axes: a value of rows."""
-        frame, exclusive, strict = self.frame, when == BEFORE, when != WRITTEN
-        q = frame.times(query, self._decay(self.key_gate, exclusive))
-        assert q is not None, "a read has a covector"
-        carried = frame.product(q, self.begin[k], self.key_names)
-        parts = [frame.times(carried, self._decay(self.value_gate, exclusive))]
+        exclusive, strict = when == BEFORE, when != WRITTEN
+        parts = [self._read_start(k, query, self.key_names, when)]
         for slot, rows in zip(self.slots, self.rows, strict=True):
             written = rows[k]
             if written is not None:
                 weights = self._gram(query, slot.x, strict, exclusive)
-                parts.append(self._apply(weights, written, strict, exclusive))
+                parts.append(self._apply(weights, written, self.value_gate, strict, exclusive))
         return self._sum(parts)
+
+    def read_values(self, k: int, query: int, over: tuple[str, ...], when: str) -> int:
+        """The reads of state k by rows, summed over its value axes: what was written is met by its
+        rows, and found along its x."""
+        exclusive, strict = when == BEFORE, when != WRITTEN
+        own = [axis for axis in self.states[k].axes if axis.name in over]
+        parts = [self._read_start(k, query, over, when)]
+        for slot, rows in zip(self.slots, self.rows, strict=True):
+            written = rows[k]
+            if written is not None:
+                full = self.frame.full(written, own)
+                weights = self._scores(over, self.value_gate, query, full, strict, exclusive)
+                parts.append(self._apply(weights, slot.x, self.key_gate, strict, exclusive))
+        return self._sum(parts)
+
+    def _read_start(self, k: int, query: int, over: Collection[str], when: str) -> int:
+        """What rows read of the state before the chunk, summed over the axes of one side."""
+        frame, key = self.frame, over == self.key_names
+        gates = (self.key_gate, self.value_gate) if key else (self.value_gate, self.key_gate)
+        inner, outer = (self._decay(gate, when == BEFORE) for gate in gates)
+        q = frame.times(query, inner)
+        assert q is not None, "a read has a covector"
+        found = frame.times(frame.product(q, self.begin[k], over), outer)
+        assert found is not None, "a state is read"
+        return found
 
     def tokens(self, rows: int, step: int) -> int:
         """A value of rows along tokens: that of the row of a micro-step."""

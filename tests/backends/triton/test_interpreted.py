@@ -55,9 +55,10 @@ def test_layers_with_dims_that_are_no_powers_of_2() -> None:
 
 
 def test_recurrences_unlike_the_bundled_ones() -> None:
-    """A memory that is written with what another gives, and states of three dims."""
-    checks = [f"layer {OWN / 'cascade'}.arch 20 4", f"layer {OWN / 'third_order'}.arch 17 4"]
-    assert not wrong(errors(*checks))
+    """A memory that is written with what another gives, states of three dims, and corrections along
+    the values."""
+    tokens = {"cascade": 20, "third_order": 17, "value_side": 17}
+    assert not wrong(errors(*(f"layer {OWN / name}.arch {n} 4" for name, n in tokens.items())))
 
 
 @pytest.mark.slow
