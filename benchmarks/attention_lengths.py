@@ -6,14 +6,17 @@
 
 A whole layer, x [1, T, 1024] in bfloat16, 8 heads of 128: milliseconds forward and with gradients,
 and MiB beyond weights and inputs, from 1,024 tokens to 131,072. Lengths double until a call takes
-three seconds or memory ends, which the row then says. A row is written as it comes.
+a second or memory ends, which the row then says; what `--seconds` leave no time for is not run.
+All layers are compiled side by side before the first is timed. Each length is written as it comes.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
-from argparse import ArgumentParser
+import time
+from collections.abc import Callable, Iterator
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -21,10 +24,10 @@ from typing import Any
 import torch
 
 import archc
-from benchmarks.rows import peak, record_rows, timed
+from benchmarks.rows import Record, arguments, peak, timed
 
 WIDE = {"d": 1024, "H": 8}
-ROWS: dict[str, dict[str, int]] = {
+ROWS: dict[str, dict[str, Any]] = {
     "attention": WIDE,
     "transformer": WIDE,
     "gpt_block": WIDE,
@@ -41,7 +44,7 @@ ROWS: dict[str, dict[str, int]] = {
 }
 """The sizes of each layer."""
 
-LONGEST, PATIENCE_MS = 131072, 3000.0
+LONGEST, PATIENCE_MS = 131072, 1000.0
 
 
 def point(module: Any, name: str, tokens: int) -> dict[str, Any]:
@@ -61,29 +64,65 @@ def point(module: Any, name: str, tokens: int) -> dict[str, Any]:
         x.grad = None
         module(*given).backward(slope)
 
-    both()
-    return {"T": tokens, "forward_ms": timed(forward), "both_ms": timed(both), "MiB": peak(both)}
+    forward()
+    used = peak(both)
+    return {"T": tokens, "forward_ms": brief(forward), "both_ms": brief(both), "MiB": used}
 
 
-def row(name: str) -> dict[str, Any]:
-    """Every length of one attention, and why there is none beyond the last."""
+def brief(call: Callable[[], Any]) -> float:
+    """Milliseconds: the median of some calls, or one call that takes long."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    alone = begin.elapsed_time(end)
+    return alone if alone > 100 else timed(call, 30)
+
+
+def built(name: str) -> Any:
+    """The module of a layer."""
     torch.manual_seed(0)
-    module = archc.load(name).module(device="cuda", dtype=torch.bfloat16, **ROWS[name])
-    points: list[dict[str, Any]] = []
-    ended = ""
+    return archc.load(name).module(device="cuda", dtype=torch.bfloat16, **ROWS[name])
+
+
+def points(name: str, until: float) -> Iterator[tuple[dict[str, Any], str]]:
+    """Every length of one attention, and at the last one why there is none beyond it."""
+    module, ended = built(name), ""
     for tokens in (1024 << i for i in range(LONGEST.bit_length() - 10)):
+        found: dict[str, Any] = {}
         try:
-            points.append(point(module, name, tokens))
+            if time.monotonic() > until:
+                ended = "no time was left"
+            else:
+                found = point(module, name, tokens)
         except torch.cuda.OutOfMemoryError:
             ended = f"no memory for {tokens:,} tokens"
-            break
-        print(f"{name:18}{tokens:8,} {points[-1]}", flush=True)
-        if points[-1]["both_ms"] > PATIENCE_MS:
+        if found and found["both_ms"] > PATIENCE_MS:
             ended = f"{tokens:,} tokens take more than {PATIENCE_MS / 1000:g} s"
-            break
-    last = {key: points[-1][key] for key in ("forward_ms", "both_ms", "MiB")}
-    grows = {what: growth(points, what) for what in ("both_ms", "MiB")}
-    return {"layer": name, **ROWS[name], "points": points, "ended": ended, "grows": grows, **last}
+        yield found, ended
+        if ended:
+            return
+
+
+def measure(made: Record, name: str, until: float) -> None:
+    """Write the row of an attention, length by length."""
+    known: list[dict[str, Any]] = []
+    for found, ended in points(name, until):
+        known += [found] if found else []
+        row = {"layer": name, **ROWS[name], "points": known, "ended": ended}
+        if len(known) > 1:
+            row["grows"] = {what: growth(known, what) for what in ("both_ms", "MiB")}
+        made.add(row)
+        print(f"{name:18} {found} {ended}", flush=True)
+
+
+def compile_all(names: list[str]) -> None:
+    """Compile the kernels of all layers, each in its own process: Triton keeps them on disk."""
+    command = [sys.executable, "-m", "benchmarks.attention_lengths", "--compile"]
+    running = [subprocess.Popen([*command, name]) for name in names]
+    for each in running:
+        each.wait()
 
 
 def growth(points: list[dict[str, Any]], what: str) -> float:
@@ -116,13 +155,23 @@ def plot(recorded: Path, picture: Path) -> None:
 
 def main() -> int:
     """Record, or draw what is recorded."""
-    if "--plot" not in sys.argv:
-        return record_rows("layer", ROWS, row, __doc__ or "")
-    parser = ArgumentParser(description="Draw what is recorded.")
-    parser.add_argument("--plot", type=Path, required=True)
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    begin = time.monotonic()
+    if "--compile" in sys.argv:
+        name = sys.argv[-1]
+        point(built(name), name, 1024)
+        return 0
+    parser = arguments(__doc__, ROWS)
+    parser.add_argument("--plot", type=Path, help="draw what is recorded, and run nothing")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="for all; 3600")
     given = parser.parse_args()
-    plot(given.output, given.plot)
+    if given.plot:
+        plot(given.output, given.plot)
+        return 0
+    compile_all(given.names)
+    print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)
+    made = Record(given, by=("layer",))
+    for name in given.names:
+        measure(made, name, begin + given.seconds)
     return 0
 
 
