@@ -19,16 +19,6 @@ from archc.ir.paths import snake
 from archc.syntax import tree
 
 
-def applied(scope: Scope, target: LayerRef, values: Sequence[Tensor], node: tree.Expr) -> Tensor:
-    """The only output of a layer in place: layers without parameters, and experts."""
-    made = outputs(scope, target, values, node)
-    if len(made) != 1:
-        raise scope.error(
-            "E0311", f"`{target.decl.name}` has several outputs, and one is used", node.span
-        )
-    return next(iter(made.values()))
-
-
 def outputs(
     scope: Scope, target: LayerRef, values: Sequence[Tensor], node: tree.Expr
 ) -> dict[str, Tensor]:

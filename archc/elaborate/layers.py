@@ -27,16 +27,61 @@ def call(scope: Scope, target: LayerRef | AbstractLayer, node: tree.Call) -> Val
     """`Attention(d, H)` fixes sizes; `Attention(d, H)(x)`, or `Memory(q, k)`, applies the layer."""
     if isinstance(target, AbstractLayer):
         return _abstract(scope, target, node)
-    inputs = inputs_of(target.decl)
-    applied = isinstance(node.func, tree.Call) or target.called or _gives_tensors(scope, node)
-    if not applied:
+    if not _is_applied(scope, target, node):
         given = tuple(bind(scope, target.decl, node).items())
         return LayerRef(target.decl, target.module, given, called=True)
+    made = outputs(scope, target, node)
+    if len(made) != 1:
+        name, names = target.decl.name, ", ".join(made)
+        raise scope.error(
+            "E0311",
+            f"`{name}` has several outputs, {names}, and one is used",
+            node.span,
+            helps=[f"name them all, in a line of its own: `{names} = {name}(...)(...)`"],
+        )
+    return next(iter(made.values()))
+
+
+def _is_applied(scope: Scope, target: LayerRef, node: tree.Call) -> bool:
+    """Whether a call gives a layer its inputs, rather than its sizes alone."""
+    return isinstance(node.func, tree.Call) or target.called or _gives_tensors(scope, node)
+
+
+def several(scope: Scope, node: tree.Call, count: int) -> list[Tensor]:
+    """The outputs of a layer that is applied, in its order, for so many names."""
+    func = node.func
+    if isinstance(func, tree.Name):
+        known = scope.find(func.id) is not None or func.id in scope.module.decls
+    else:
+        known = isinstance(func, tree.Call)
+    target = scope.evaluate(func) if known else None
+    if not isinstance(target, LayerRef) or not _is_applied(scope, target, node):
+        raise scope.error(
+            "E0214",
+            "several names are given one value",
+            node.span,
+            helps=["only a layer has several: `a, b = Layer(sizes)(inputs)`"],
+        )
+    made = outputs(scope, target, node)
+    if len(made) != count:
+        raise scope.error(
+            "E0214",
+            f"{count} names for the {len(made)} output{'s' * (len(made) != 1)} of "
+            f"`{target.decl.name}`: {', '.join(made)}",
+            node.span,
+            others=[(target.decl.header, "declared here")],
+        )
+    return [*made.values()]
+
+
+def outputs(scope: Scope, target: LayerRef, node: tree.Call) -> dict[str, Tensor]:
+    """Every output of a layer that is applied, in its order."""
+    inputs = inputs_of(target.decl)
     if any(argument.name for argument in node.args) or len(node.args) != len(inputs):
         raise _wrong_inputs(scope, target, inputs, node)
     values = [ops.tensor(scope, scope.evaluate(a.value), a.value.span) for a in node.args]
     if target.instance is None and (scope.extra or not _keeps_parameters(target.decl)):
-        return in_place.applied(scope, target, values, node)
+        return in_place.outputs(scope, target, values, node)
     return apply(scope, target, inputs, values, node)
 
 
@@ -101,8 +146,9 @@ def apply(
     inputs: list[tree.Declared],
     values: list[Tensor],
     node: tree.Call,
-) -> Tensor:
-    """A Call node: the callee is elaborated once for all uses that take the same branches."""
+) -> dict[str, Tensor]:
+    """The outputs of a Call node: the callee is elaborated once for uses that take the same
+    branches."""
     sizes, axes = infer(scope, target, inputs, values, node)
     layer, args = instantiate(scope, target, sizes, node)
     named = target.instance.name if target.instance else snake(target.decl.name)
@@ -128,11 +174,9 @@ def apply(
     if target.instance is not None:
         op, numbers = tied.use(scope, target.instance, op, numbers, node.span)
     made = ops.node(scope, op, *numbers, span=node.span)
-    if len(layer.graph.outputs) != 1:
-        raise scope.error(
-            "E0311", f"`{layer.name}` has several outputs, and one is used", node.span
-        )
-    return ops.node(scope, ir.Result(next(iter(layer.graph.outputs))), made, span=node.span)
+    return {
+        name: ops.node(scope, ir.Result(name), made, span=node.span) for name in layer.graph.outputs
+    }
 
 
 def _typed(scope: Scope, value: Tensor, declared: ir.Input, span: Span) -> Tensor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sympy
 
 from archc.dims import BATCH, TIME, stream
-from archc.elaborate import inits, ops, rearrange, select, tied
+from archc.elaborate import inits, layers, ops, rearrange, select, tied
 from archc.elaborate.attend import attend
 from archc.elaborate.binding import declare
 from archc.elaborate.body import annotated, define, refused, region_body
@@ -70,14 +70,7 @@ def _assign(scope: Scope, stmt: tree.Assign, exported: set[str]) -> None:
     if stmt.by:
         return _split(scope, stmt)
     if len(stmt.targets) != 1:
-        raise scope.error(
-            "E0214",
-            "several names are given one value",
-            stmt.span,
-            helps=["a call has one value: a layer that is called has one output"]
-            if isinstance(stmt.value, tree.Call)
-            else ["split an axis with `a, b, c = value by 3`"],
-        )
+        return _outputs_of_call(scope, stmt)
     target = stmt.targets[0]
     state = scope.state(target.name)
     if _initial_value(scope, target) or _is_another_token(scope, stmt, target):
@@ -199,13 +192,35 @@ def _split_source(scope: Scope, stmt: tree.Assign) -> Tensor:
     return value
 
 
+def _outputs_of_call(scope: Scope, stmt: tree.Assign) -> None:
+    """The names of `a, b = Layer(sizes)(inputs)`."""
+    value = stmt.value
+    if not isinstance(value, tree.Call):
+        raise scope.error(
+            "E0214",
+            "several names are given one value",
+            stmt.span,
+            helps=["split an axis with `a, b, c = value by 3`"],
+        )
+    _made_at_once(scope, stmt, lambda: layers.several(scope, value, len(stmt.targets)))
+
+
 def _parts(scope: Scope, stmt: tree.Assign) -> None:
     """The names of `a, b = value by N, R`."""
+
+    def compute() -> list[Tensor]:
+        value = ops.tensor(scope, scope.evaluate(stmt.value), stmt.value.span)
+        return rearrange.parts(scope, stmt, value)
+
+    _made_at_once(scope, stmt, compute)
+
+
+def _made_at_once(scope: Scope, stmt: tree.Assign, values: Callable[[], Sequence[Tensor]]) -> None:
+    """Names of values that are made together, when the first is needed."""
     made: list[Tensor] = []
 
     def compute() -> Value:
-        value = ops.tensor(scope, scope.evaluate(stmt.value), stmt.value.span)
-        made.extend(rearrange.parts(scope, stmt, value))
+        made.extend(values())
         return Option(True)
 
     whole = Lazy("", stmt.span, compute)
