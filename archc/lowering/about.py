@@ -3,21 +3,25 @@ spec these come from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 from archc.functions.definitions import FUNCTIONS
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Kernel
+from archc.ir.roles import held
 from archc.ir.text import op_text
 from archc.source import lines_of
 
 SAME = (ck.Chunks, ck.Tokens)
 """Ops that lay values out by chunks or by tokens."""
 
-LONGEST = 360
-"""Characters of a formula; of a longer one only what it is made of is said."""
+LONGEST, STEP, TWICE, MOST = 200, 110, 24, 2000
+"""Characters of a formula: a longer one is said in steps, each so long at least, or so long if it
+is read more than once; and how long texts are written at all."""
 
 
 def about(kernel: Kernel, why: str = "") -> str:
@@ -26,25 +30,33 @@ def about(kernel: Kernel, why: str = "") -> str:
     stored = ", ".join(f"`{name}`" for name in (*kernel.stores, *kernel.ends.values()))
     lines = [f"{stored}, {why or kernel.why[0]}."]
     own = {id: name for name, id in kernel.stores.items()}
+    steps: dict[int, str] = {}
     for name, id in kernel.stores.items():
         known = {**kernel.loads, **{other: own[other] for other in own if other != id}}
-        lines.append(_line(kernel.graph, id, name, known))
+        lines += _lines(kernel.graph, id, name, known, steps)
     if kernel.walk is not None:
         recurrence = kernel.graph[kernel.walk]
         captured = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
-        names = {n: formula(kernel.graph, id, kernel.loads) for n, id in captured.items()}
+        names: dict[str, str] = {}
+        for name, id in captured.items():
+            names[name] = formula(kernel.graph, id, kernel.loads)
+            if len(names[name]) > LONGEST:
+                lines += _lines(kernel.graph, id, name, kernel.loads, steps)
+                names[name] = name
         inputs = ((n.id, n.op.name) for n in recurrence.op.body if isinstance(n.op, ir.Input))
         known = {id: names[name] for id, name in inputs if name in names}
-        lines += [
-            _line(recurrence.op.body, id, n, known) for n, id in recurrence.op.body.outputs.items()
-        ]
+        steps, body = {}, recurrence.op.body
+        for name, id in body.outputs.items():
+            lines += _lines(body, id, name, known, steps)
     return "\n".join([*lines, *_places(_sources(kernel))])
 
 
 def about_tokens(graph: Graph) -> str:
     """The same of a kernel that makes the outputs of a graph for a block of tokens a program."""
     made = ", ".join(f"`{name}`" for name in graph.outputs)
-    lines = [_line(graph, id, name, {}) for name, id in graph.outputs.items()]
+    steps, lines = dict[int, str](), list[str]()
+    for name, id in graph.outputs.items():
+        lines += _lines(graph, id, name, {}, steps)
     return "\n".join([f"{made}: a block of tokens a program.", *lines, *_places(graph)])
 
 
@@ -67,13 +79,48 @@ def _sources(kernel: Kernel) -> list[Node]:
     return [*seen.values(), *inner]
 
 
+def _lines(
+    graph: Graph, id: int, name: str, known: Mapping[int, str], steps: dict[int, str]
+) -> list[str]:
+    """`beta_k = beta * k  [batch t H K]`, after the lines of its steps where it is long. `steps`
+    are those that have lines already: further ones are added."""
+    others = {**steps, **{other: each for other, each in known.items() if other != id}}
+    lines = []
+    if len(formula(graph, id, others)) > LONGEST:
+        taken = {name, *known.values(), *steps.values()}
+        for step in _steps(graph, id, others):
+            steps[step] = next(n for n in _titles(held(graph, step)) if n not in taken)
+            taken.add(steps[step])
+            lines.append(_line(graph, step, steps[step], others))
+            others[step] = steps[step]
+    return [*lines, _line(graph, id, name, others)]
+
+
+def _titles(name: str) -> Iterator[str]:
+    """`gate`, `gate_2`, ..."""
+    yield name
+    yield from (f"{name}_{count}" for count in itertools.count(2))
+
+
 def _line(graph: Graph, id: int, name: str, known: Mapping[int, str]) -> str:
     """`beta_k = beta * k  [batch t H K]`."""
-    node, others = graph[id], {other: each for other, each in known.items() if other != id}
-    text = formula(graph, id, others)
-    if len(text) > LONGEST:
-        text = f"a formula of {', '.join(_leaves(graph, id, others))}"
-    return f"{name} = {text}  [{' '.join(node.type.names)}]"
+    others = {other: each for other, each in known.items() if other != id}
+    return f"{name} = {formula(graph, id, others)}  [{' '.join(graph[id].type.names)}]"
+
+
+def _steps(graph: Graph, id: int, known: Mapping[int, str]) -> list[int]:
+    """The values that a long formula is said by, operands first."""
+    needed, texts, found = _operands_first(graph, id, known), dict(known), list[int]()
+    reads = Counter(o for node in needed if node.id not in known for o in node.operands)
+    for node in needed:
+        if node.id in texts:
+            continue
+        texts[node.id] = _text(node, tuple(texts[each] for each in node.operands), False)
+        long = TWICE if reads[node.id] > 1 else STEP
+        if node.id != id and len(texts[node.id]) > long and not isinstance(node.op, SAME):
+            found.append(node.id)
+            texts[node.id] = "step"
+    return found
 
 
 def formula(graph: Graph, id: int, known: Mapping[int, str]) -> str:
@@ -82,8 +129,8 @@ def formula(graph: Graph, id: int, known: Mapping[int, str]) -> str:
     for node in _operands_first(graph, id, known):
         if node.id not in texts:
             given = tuple(texts[each] for each in node.operands)
-            long = sum(map(len, given)) > LONGEST  # what is longer is not shown
-            texts[node.id] = " " * (LONGEST + 1) if long else _text(node, given, node.id == id)
+            long = sum(map(len, given)) > MOST  # what is longer is said in steps
+            texts[node.id] = " " * (MOST + 1) if long else _text(node, given, node.id == id)
     return texts[id]
 
 
@@ -127,9 +174,3 @@ def _contracted(op: ir.Contract, given: tuple[str, ...]) -> str:
         return f"sum[{', '.join(summed)}]({product})"
     return f"({product})" if len(given) > 1 else product
 
-
-def _leaves(graph: Graph, id: int, known: Mapping[int, str]) -> list[str]:
-    """The names that the formula of a value ends in."""
-    found = _operands_first(graph, id, known)
-    names = (known.get(n.id) or (n.op.name if isinstance(n.op, ir.Input) else "") for n in found)
-    return [*dict.fromkeys(name for name in names if name)]
