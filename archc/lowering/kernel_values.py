@@ -56,10 +56,6 @@ WORDS = frozenset(
 )  # fmt: skip
 """Constants and sizes of kernels, which no size of a spec may be called."""
 
-FIELDS = ("sequence", "base", "start", "end", "low", "high", "row")
-"""A row of the table: the sequence, the token that a chunk 0 of it would begin with, its first
-token and the one after its last, the same of its chunks, and its row of the batch."""
-
 BESIDE = 2
 """Indices of the dim that is split which a thread has, where another dim goes index by index."""
 
@@ -149,18 +145,17 @@ class KernelValues(Values):
     def _sequence(self, at: Tile, count: sympy.Expr) -> None:
         """What a program knows of its sequence: all tokens, or those of a row of the table."""
         k = self.k
-        table = k.buffer(
-            TABLE, "i64", doc="of packed sequences or segments", optional=True, r=count, field=7
-        )
+        doc, fields_of_row = "of packed sequences or segments", len(language.ROW) - 1
+        table = k.buffer(TABLE, "i64", doc=doc, optional=True, r=count, field=fields_of_row)
         zero = k.lift(0, "i32")
-        with k.branch(k.given(table)) as packed:
-            fields = [k.load(table, at, place).to("i32") for place in range(len(FIELDS))]
+        with k.branch(k.given(table), language.ROW) as packed:
+            fields = [k.load(table, at, place).to("i32") for place in range(fields_of_row)]
             packed.give(*fields, fields[0] >= 0)
         with k.otherwise(packed) as alone:
             ends = k.lift(TOKENS), zero, k.lift(CHUNKS)
             true = k.full(1, dtype="bool")
             alone.give(self.batch, zero, zero, *ends, self.batch, true)
-        named = zip(packed.results, (*FIELDS, "live"), strict=True)
+        named = zip(packed.results, language.ROW, strict=True)
         found = [self.title(tile, name) for tile, name in named]
         self.sequence, self.base, self.start, self.end = found[:4]
         self.low, self.high, self.row, self.live = found[4:]

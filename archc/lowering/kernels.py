@@ -242,8 +242,9 @@ class _Kernel:
                 return made
             starts.append(made)
         low, high = v.borders(op.stream)
+        count = (high - low).hinted("chunks")
         with (
-            v.k.loop(0, high - low, *starts, index="step", ahead=self._ahead(op)) as turn,
+            v.k.loop(0, count, *starts, index="step", ahead=self._ahead(op)) as turn,
             v.inner(),
         ):
             at = high - 1 - turn.index if op.reverse else low + turn.index

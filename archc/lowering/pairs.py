@@ -158,8 +158,8 @@ def _part_by_part(p: Products, zeros: Sequence[Tile]) -> tuple[tuple[Tile, ...],
         level, size = _all_at_once(d)
         own = _with_itself(d, products, p.own)
         sums, itself, worst = turn.carried[:count], turn.carried[count:-1], turn.carried[-1]
-        itself = tuple(x + y for x, y in zip(itself, own, strict=True))
-        worst = k.apply("max", worst, size.max(d.dim.name))
+        itself = tuple((x + y).hinted("itself") for x, y in zip(itself, own, strict=True))
+        worst = k.apply("max", worst, size.max(d.dim.name)).hinted("worst")
         turn.next(*_added(d, products)(level, sums), *itself, worst)
     done = turn.results[:-1]
     hard = turn.results[-1].max(p.rows.name) > _limit(d)
@@ -168,7 +168,8 @@ def _part_by_part(p: Products, zeros: Sequence[Tile]) -> tuple[tuple[Tile, ...],
         with k.loop(0, p.parts[1], *start, index="part") as turn:
             d, products = p.make(turn.index, True)
             own = _with_itself(d, products, p.own)
-            itself = tuple(x + y for x, y in zip(turn.carried[count:], own, strict=True))
+            both = zip(turn.carried[count:], own, strict=True)
+            itself = tuple((x + y).hinted("itself") for x, y in both)
             add = _added(d, products)
             turn.next(*_safely(d, add, lambda: add, turn.carried[:count]), *itself)
         again.give(*turn.results)
@@ -182,7 +183,7 @@ def _with_itself(
 ) -> tuple[Tile, ...]:
     """Of each product that pairs rows with themselves what they add."""
     paired = [pair for pair, wanted in zip(products, own, strict=True) if wanted]
-    return tuple((a * b).sum(d.dim.name) for a, b in paired)
+    return tuple((a * b).sum(d.dim.name).hinted("own") for a, b in paired)
 
 
 def _added(d: Decays, products: Sequence[tuple[Tile, Tile]]) -> Add:
@@ -194,10 +195,10 @@ def _added(d: Decays, products: Sequence[tuple[Tile, Tile]]) -> Add:
         for (a, b), total in zip(products, sums, strict=True):
             left, right = _near(d, a, level.left), _near(d, b, level.right).along(**{d.row: d.col})
             if level.pairs is None:
-                made.append(left.dot(right, total, precision=d.precision))
+                made.append(left.dot(right, total, precision=d.precision).hinted("scores"))
             else:
                 product = left.dot(right, precision=d.precision)
-                made.append(total + d.k.where(level.pairs, product, 0.0))
+                made.append((total + d.k.where(level.pairs, product, 0.0)).hinted("scores"))
         return tuple(made)
 
     return add
@@ -296,7 +297,7 @@ def _all_at_once(d: Decays) -> tuple[Level, Tile]:
     k = d.k
     down, up = _exponents(d, _at_one(d, k.lift(d.rows.length, "i32") // 2 - 1))
     level = Level(k.apply("exp", down).named("left"), k.apply("exp", up).named("right"))
-    size = k.apply("abs", up)
+    size = k.apply("abs", up).hinted("size")
     return level, k.apply("max", k.apply("abs", down), size) if d.exclusive else size
 
 
@@ -311,6 +312,7 @@ def _safely(d: Decays, at_once: Add, halves: Callable[[], Add], sums: Sequence[T
     block = k.where(moderate, i // 16, i).named("block")
     pairs = block.equals(block.along(**names)) & (i > i.along(**names))
     left, right = (k.apply("exp", k.where(moderate, x, 0.0)) for x in (down, up))
+    left, right = left.hinted("left"), right.hinted("right")
     sums = at_once(Level(left, right, pairs.named("pairs")), sums)
     levels = k.lift(d.levels, "i32")
     left_over = k.where(moderate, k.apply("max", levels - 4, 0), levels).named("levels")
@@ -330,10 +332,11 @@ def _halves(d: Decays, half: Tile) -> Level:
     later = (piece % 2).equals(1).named("later")
     there = _at_each(d, half)
     before = d.sums if d.before is None else d.before
-    exponent = k.where(later, before - there, there - d.sums).to("f32")
+    exponent = k.where(later, before - there, there - d.sums).hinted("exponent").to("f32")
     decay = k.apply("exp", exponent).named("decay")
     block = (piece // 2).named("block")
-    here, other = k.where(later, block, -1), k.where(later, -2, block)
+    here = k.where(later, block, -1).hinted("as_later")
+    other = k.where(later, -2, block).hinted("as_earlier")
     pairs = here.equals(other.along(**names)).named("pairs")
     either = pairs | other.equals(here.along(**names))
     return Level(decay, decay, pairs, later, either.named("either"))
@@ -361,7 +364,8 @@ def _at_each(d: Decays, half: Tile) -> Tile:
 def _exponents(d: Decays, there: Tile) -> tuple[Tile, Tile]:
     """G_i - G_r and G_r - G_j, for sums G_r at the rows that blocks share."""
     before = d.sums if d.before is None else d.before
-    return (before - there).to("f32"), (there - d.sums).to("f32")
+    down, up = (before - there).hinted("down"), (there - d.sums).hinted("up")
+    return down.to("f32"), up.to("f32")
 
 
 def _limit(d: Decays) -> Tile | float:
@@ -375,46 +379,53 @@ def _limit_of(operand: str, k: Composer) -> Tile | float:
         return NARROW_LIMIT
     if operand in ("bf16", "f32", "f64"):
         return LIMIT
-    return k.where(k.chosen(operand, "f16"), NARROW_LIMIT, LIMIT)
+    return k.where(k.chosen(operand, "f16"), NARROW_LIMIT, LIMIT).hinted("limit")
 
 
 def _near(d: Decays, x: Tile, factor: Tile) -> Tile:
     """Rows as they are at the shared row, in the dtype of products."""
-    return (x * factor).to(d.operand)
+    return (x * factor).hinted("near").to(d.operand)
 
 
 def _add_pairs(d: Decays, level: Level, each: Weighed, sums: dict[str, Tile]) -> None:
     """Add the pairs of a level to the sums."""
     names, i = {d.row: d.col}, d.k.iota(d.row, d.rows.length)
     pairs = i > i.along(**names) if level.pairs is None else level.pairs
-    weights = d.k.where(pairs, each.weights, 0.0).to(d.operand)
+    weights = d.k.where(pairs, each.weights, 0.0).hinted("weights").to(d.operand)
     shares: list[Tile] = []
     if each.b is not None and (each.to_later or each.to_gates):
         b = _near(d, each.b, level.right)
-        seen = weights.dot(b.along(**names), precision=d.precision)
+        seen = weights.dot(b.along(**names), precision=d.precision).hinted("seen")
         if each.to_later:
-            sums[each.to_later] = sums[each.to_later] + seen * level.left
+            _add(sums, each.to_later, seen * level.left, "to_later")
         if each.to_gates and each.a is not None:
             shares.append(_near(d, each.a, level.left).to("f32") * seen)
     if each.a is not None and (each.to_earlier or each.to_gates):
         a = _near(d, each.a, level.left)
-        seen = weights.dot(a, precision=d.precision).along(**{d.col: d.row})
+        seen = weights.dot(a, precision=d.precision).hinted("seen").along(**{d.col: d.row})
         if each.to_earlier:
-            sums[each.to_earlier] = sums[each.to_earlier] + seen * level.right
+            _add(sums, each.to_earlier, seen * level.right, "to_earlier")
         if each.to_gates and each.b is not None:
             shares.append(_near(d, each.b, level.right).to("f32") * seen)
     if each.to_gates:
         into, out_of = shares
-        sums[each.to_gates] = sums[each.to_gates] + into - out_of
+        _add(sums, each.to_gates, into, "to_gates")
+        sums[each.to_gates] = (sums[each.to_gates] - out_of).hinted("to_gates")
         if d.exclusive:
             sums[f"{each.to_gates} own"] = sums[f"{each.to_gates} own"] + into
+
+
+def _add(sums: dict[str, Tile], name: str, share: Tile, label: str) -> None:
+    """Add something to the sum of that name, for readers under a `label`."""
+    sums[name] = (sums[name] + share).hinted(label)
 
 
 def _both_ways(d: Decays, each: Weighed) -> Tile:
     """The weights of pairs in both orders."""
     i = d.k.iota(d.row, d.rows.length)
     turned = each.weights.along(**{d.row: d.col, d.col: d.row}).ordered(d.row, d.col)
-    return d.k.where(i > i.along(**{d.row: d.col}), each.weights, turned).to(d.operand)
+    both = d.k.where(i > i.along(**{d.row: d.col}), each.weights, turned)
+    return both.hinted("both_ways").to(d.operand)
 
 
 def _add_halves(d: Decays, level: Level, each: Weighed, both: Tile, sums: dict[str, Tile]) -> None:
@@ -426,16 +437,17 @@ def _add_halves(d: Decays, level: Level, each: Weighed, both: Tile, sums: dict[s
         value = k.where(level.later, each.a, each.b)
     assert value is not None, "what is wanted is a sum of one of them"
     near = _near(d, value, decay)
-    weights = k.where(level.either, both, k.full(0.0).to(d.operand))
-    seen = weights.dot(near.along(**{d.row: d.col}), precision=d.precision)
+    weights = k.where(level.either, both, k.full(0.0).to(d.operand)).hinted("weights")
+    seen = weights.dot(near.along(**{d.row: d.col}), precision=d.precision).hinted("seen")
     shares = {each.to_later: True, each.to_earlier: False}
     for name, of_later in shares.items():
         if name:
             both_ways = (seen * decay, 0.0) if of_later else (0.0, seen * decay)
-            sums[name] = sums[name] + k.where(level.later, *both_ways)
+            label = "to_later" if of_later else "to_earlier"
+            _add(sums, name, k.where(level.later, *both_ways), label)
     if each.to_gates:
         share = near.to("f32") * seen
-        sums[each.to_gates] = sums[each.to_gates] + k.where(level.later, share, -share)
+        _add(sums, each.to_gates, k.where(level.later, share, -share), "to_gates")
         if d.exclusive:
             own = f"{each.to_gates} own"
             sums[own] = sums[own] + k.where(level.later, share, 0.0)
@@ -448,8 +460,8 @@ def _add_own(d: Decays, each: Weighed, sums: dict[str, Tile]) -> None:
     """Add what rows are to themselves; no gate is between them."""
     i = d.k.iota(d.row, d.rows.length)
     diagonal = i.equals(i.along(**{d.row: d.col}))
-    own = d.k.where(diagonal, each.weights, 0.0).sum(d.col)
+    own = d.k.where(diagonal, each.weights, 0.0).sum(d.col).hinted("own")
     if each.to_later and each.b is not None:
-        sums[each.to_later] = sums[each.to_later] + own * each.b
+        _add(sums, each.to_later, own * each.b, "to_later")
     if each.to_earlier and each.a is not None:
-        sums[each.to_earlier] = sums[each.to_earlier] + own * each.a
+        _add(sums, each.to_earlier, own * each.a, "to_earlier")

@@ -112,9 +112,11 @@ class Halves:
 
     def below(self, half: Tile) -> Tile:
         """The off-diagonal block below the first half of each block, and 0 elsewhere."""
-        i, j = (self.k.iota(d.name, d.length) // half for d in (self.row, self.col))
+        i, j = (
+            (self.k.iota(d.name, d.length) // half).hinted("piece") for d in (self.row, self.col)
+        )
         meet = (i // 2).equals(j // 2) & (i % 2 > j % 2)
-        return self.k.where(meet, self.A, 0.0)
+        return self.k.where(meet.hinted("meet"), self.A, 0.0).hinted("below")
 
     def first(self) -> Tile:
         """The inverses of blocks of two rows."""
@@ -128,6 +130,7 @@ class Halves:
         moved = near.along(**{col: MIDDLE}).dot(
             below.along(**{row: MIDDLE}), precision=self.precision
         )
+        moved.hinted("moved")
         left, right = moved.to(self.operand).along(**{col: MIDDLE}), near.along(**{row: MIDDLE})
         return left.dot(right, made, precision=self.precision)
 

@@ -66,17 +66,19 @@ def _doubled(
 
     def below(half: Tile | int) -> Tile:
         """The off-diagonal blocks below the first halves of blocks."""
-        piece = i // half
-        block, later = piece // 2, piece % 2
+        piece = (i // half).hinted("piece")
+        block, later = (piece // 2).hinted("block"), (piece % 2).hinted("later")
         alike = block.equals(block.along(**{row: col}))
-        return k.where(alike & (later > later.along(**{row: col})), A, 0.0)
+        pairs = alike & (later > later.along(**{row: col}))
+        return k.where(pairs.hinted("pairs"), A, 0.0).hinted("below")
 
-    start = k.where(own, 1.0, below(1))
+    start = k.where(own, 1.0, below(1)).hinted("made")
     with k.loop(1, levels, k.lift(2, "i32").named("half"), start, index="level") as turn:
         half, made = turn.carried
         near = made.to(operand)
         right = below(half).to(operand).along(**{row: "middle"})
-        moved = near.along(**{col: "middle"}).dot(right, precision=precision).to(operand)
+        moved = near.along(**{col: "middle"}).dot(right, precision=precision).hinted("moved")
+        moved = moved.to(operand)
         onto = near.along(**{row: "middle"})
         turn.next(2 * half, moved.along(**{col: "middle"}).dot(onto, made, precision=precision))
     return turn.results[1]

@@ -22,6 +22,23 @@ def grid_barrier(counter_p, before):
 
 
 @kernel
+def table_row(table_p, place, tokens, chunks, batch):
+    """A row of a table of sequences or segments: which one it is of, the token that a chunk 0 of
+    that would begin with, its first token and the one after its last, the same of its chunks, its
+    row of the batch, and whether it is of any. Without a table: what row `batch` of the batch is.
+    """
+    sequence, base, start, end, low, high, row = batch, 0, 0, tokens, 0, chunks, batch
+    live = tl.full((), 1, tl.int1)
+    if table_p is not None:
+        at = table_p + tl.cast(place, tl.int64) * 7
+        sequence, base = tl.cast(tl.load(at), tl.int32), tl.cast(tl.load(at + 1), tl.int32)
+        start, end = tl.cast(tl.load(at + 2), tl.int32), tl.cast(tl.load(at + 3), tl.int32)
+        low, high = tl.cast(tl.load(at + 4), tl.int32), tl.cast(tl.load(at + 5), tl.int32)
+        row, live = tl.cast(tl.load(at + 6), tl.int32), sequence >= 0
+    return sequence, base, start, end, low, high, row, live
+
+
+@kernel
 def load_tile(at, i, i_step, in_i, j, j_step, in_j):
     """The tile at `at + i i_step + j j_step`, 0 outside; without `in_i`, every i is inside."""
     places = at + i[:, None] * i_step + j[None, :] * j_step

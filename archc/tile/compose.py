@@ -28,6 +28,7 @@ import sympy
 from archc.functions.definitions import FUNCTIONS
 from archc.source import Span
 from archc.tile import language as lang
+from archc.tile.called import call_values
 from archc.tile.handle import Tile
 from archc.tile.hints import hint
 from archc.tile.typed import COMPARED, common
@@ -197,15 +198,13 @@ class Composer:
     def put(self, op: lang.Op, *operands: Tile, type: lang.Type, name: str = "") -> Tile:
         """The value of an op; the one that stands already, if an equal statement is in sight."""
         values = tuple(tile.value for tile in operands)
-        if isinstance(op, lang.Cast) and not name:
-            name = f"{values[0].name}_{'wide' if op.dtype == 'f32' else op.dtype.lower()}"
         sign = math.copysign(1, op.number) if isinstance(op, lang.Full) else 1  # 0.0 == -0.0
         key = (op, sign, values, type)
         if isinstance(op, lang.PURE):
             for known in reversed(self._known):
                 if key in known:
                     return known[key]
-        made = Tile(self, lang.Value(self._fresh(name or hint(op)), type))
+        made = Tile(self, lang.Value(self._fresh(name or hint(op)), type, _plain(name)))
         self._add(lang.Statement(op, values, (made.value,), span=self.span))
         if isinstance(op, lang.PURE):
             self._known[-1][key] = made
@@ -216,11 +215,15 @@ class Composer:
         for block in reversed(self._open):
             for place, found in enumerate(block.statements):
                 if tile.value in found.results:
-                    object.__setattr__(tile.value, "name", self._fresh(name))
+                    self._rename(tile.value, name)
                     block.statements[place] = _with_note(found, note or found.note)
                     return tile
-        object.__setattr__(tile.value, "name", self._fresh(name))  # what a loop carries
+        self._rename(tile.value, name)  # what a loop carries
         return tile
+
+    def _rename(self, value: lang.Value, name: str) -> None:
+        object.__setattr__(value, "name", self._fresh(name))
+        object.__setattr__(value, "title", _plain(name))
 
     def lift(self, value: Tile | Number, like: str = "f32") -> Tile:
         """A number, or an expression in sizes, as a value."""
@@ -390,7 +393,7 @@ class Composer:
     ) -> Iterator[Loop]:
         """A loop; what it carries is named as what enters it."""
         bounds = [self.lift(start, "i32"), self.lift(stop, "i32")]
-        at = lang.Value(self._fresh(index), lang.Type(_common(bounds, "for")))
+        at = lang.Value(self._fresh(index), lang.Type(_common(bounds, "for")), _plain(index))
         operands = (*bounds, *carried)
         with self._turn(lang.For(ahead, unrolled), at, operands, carried) as turn:
             yield turn
@@ -405,7 +408,7 @@ class Composer:
                 turn.next(rest > least, z, rest)
             z, rest = turn.results
         """
-        at = lang.Value(self._fresh(going.value.name), lang.Type("bool"))
+        at = self._like(going.value, going.value.name)
         with self._turn(lang.While(as_size(most)), at, (going, *carried), carried) as turn:
             yield turn
 
@@ -414,21 +417,19 @@ class Composer:
         self, op: lang.Op, at: lang.Value, operands: Sequence[Tile], carried: Sequence[Tile]
     ) -> Iterator[Loop]:
         """The block of a loop, which takes `at` and what is carried."""
-        inside = tuple(lang.Value(self._fresh(c.value.name), c.value.type) for c in carried)
+        inside = tuple(self._like(c.value, c.value.name) for c in carried)
         block = lang.Block((at, *inside))
         loop = Loop(Tile(self, at), tuple(Tile(self, value) for value in inside))
         with self._inside(block):
             yield loop
         block.yields = tuple(tile.value for tile in loop.following)
-        results = tuple(
-            lang.Value(self._fresh(f"{c.value.name}_end"), c.value.type) for c in carried
-        )
+        results = tuple(self._like(c.value, f"{c.value.name}_end") for c in carried)
         given = tuple(tile.value for tile in operands)
         self._add(lang.Statement(op, given, results, (block,), span=self.span))
         loop.results = tuple(Tile(self, value) for value in results)
 
     @contextmanager
-    def branch(self, condition: Tile) -> Iterator[Branch]:
+    def branch(self, condition: Tile, fields: tuple[str, ...] = ()) -> Iterator[Branch]:
         """Statements that are done where a scalar holds; `otherwise` may follow, and then both may
         give values:
 
@@ -437,14 +438,15 @@ class Composer:
             with k.otherwise(there) as missing:
                 missing.give(x)
             (y,) = there.results
+
+        `fields`: what it gives of a row of a table.
         """
         block, branch = lang.Block(), Branch()
         with self._inside(block):
             yield branch
         block.yields = tuple(tile.value for tile in branch.given)
-        self._add(
-            lang.Statement(lang.If(), (condition.value,), (), (block, lang.Block()), span=self.span)
-        )
+        both = (block, lang.Block())
+        self._add(lang.Statement(lang.If(fields), (condition.value,), (), both, span=self.span))
 
     @contextmanager
     def otherwise(self, branch: Branch) -> Iterator[Branch]:
@@ -455,10 +457,7 @@ class Composer:
         with self._inside(block):
             yield other
         block.yields = tuple(tile.value for tile in other.given)
-        names = [tile.value.name for tile in branch.given]
-        results = tuple(
-            lang.Value(self._fresh(n), v.type) for n, v in zip(names, block.yields, strict=True)
-        )
+        results = tuple(self._like(tile.value, tile.value.name) for tile in branch.given)
         both = (last.blocks[0], block)
         self._add(lang.Statement(last.op, last.operands, results, both, span=last.span))
         branch.results = tuple(Tile(self, value) for value in results)
@@ -472,7 +471,9 @@ class Composer:
         dims = tuple({d.name: d for tile in tiles for d in tile.dims}.values())
         given = tuple(tile.over(*dims) for tile in tiles)
         before, after = (
-            tuple(lang.Value(self._fresh(f"{t.value.name}_{n}"), lang.Type(t.dtype)) for t in given)
+            tuple(
+                lang.Value(self._fresh(f"{t.value.name}_{n}"), lang.Type(t.dtype), n) for t in given
+            )
             for n in ("before", "after")
         )
         block, known = lang.Block((*before, *after)), self._known
@@ -481,7 +482,7 @@ class Composer:
             first, second = (tuple(Tile(self, v) for v in side) for side in (before, after))
             block.yields = tuple(tile.value for tile in join(first, second))
         self._known = known
-        results = tuple(lang.Value(self._fresh(f"{t.value.name}_run"), t.value.type) for t in given)
+        results = tuple(self._like(t.value, f"{t.value.name}_run") for t in given)
         operands = tuple(tile.value for tile in given)
         op = lang.Scan("", dim, reverse)
         self._add(lang.Statement(op, operands, results, (block,), span=self.span))
@@ -498,7 +499,8 @@ class Composer:
     # --- the whole ---
 
     def done(self) -> lang.Program:
-        """The program as it stands."""
+        """The program as it stands, with a name for every value."""
+        call_values(self._body, {*map(str, self.numbers), *self.constants})
         return lang.Program(
             self.name,
             self.doc,
@@ -513,17 +515,27 @@ class Composer:
             tuple(self.varying),
         )
 
+    def _like(self, value: lang.Value, name: str) -> lang.Value:
+        """A new value like one, which hands its numbers on."""
+        title = _plain(name) if value.title else ""
+        return lang.Value(self._fresh(name), value.type, title, value.hint)
+
     def _add(self, statement: lang.Statement) -> None:
         self._open[-1].statements.append(statement)
 
     def _fresh(self, name: str) -> str:
-        base = "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_") or "v"
+        base = _plain(name) or "v"
         found = base
         while found in self._names:
             self._names[base] += 1
             found = f"{base}_{self._names[base]}"
         self._names[found] = 1
         return found
+
+
+def _plain(name: str) -> str:
+    """A name as a word."""
+    return "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_")
 
 
 def _common(tiles: Sequence[Tile], function: str) -> str:

@@ -36,16 +36,16 @@ class _Names:
 
     def like(self, value: lang.Value) -> lang.Value:
         """A value of a type that is there."""
-        return self.new(value.name, value.type)
+        return self.new(value.name, value.type, value.title, value.hint)
 
-    def new(self, name: str, type: lang.Type) -> lang.Value:
+    def new(self, name: str, type: lang.Type, title: str = "", hint: str = "") -> lang.Value:
         """A value of that name, or nearly."""
         found, count = name, 1
         while found in self.taken:
             count += 1
             found = f"{name}_{count}"
         self.taken.add(found)
-        return lang.Value(found, type)
+        return lang.Value(found, type, title, hint)
 
 
 def _block(block: lang.Block, names: _Names) -> lang.Block:
@@ -132,7 +132,9 @@ class _Loop:
     def _next(self) -> tuple[lang.Value, list[lang.Statement]]:
         """The number of the next turn, and the lines that make it."""
         index = self.body.arguments[0]
-        one, following = self.names.new("one", index.type), self.names.new("following", index.type)
+        one, following = (
+            self.names.new(name, index.type, hint=name) for name in ("one", "following")
+        )
         lines = [
             lang.Statement(lang.Full(1, index.type), (), (one,)),
             lang.Statement(lang.Apply("add"), (index, one), (following,)),
@@ -143,7 +145,7 @@ class _Loop:
         self, loads: Sequence[lang.Statement], turn: lang.Value, lines: list[lang.Statement]
     ) -> tuple[list[lang.Statement], list[lang.Value]]:
         """Lines that load the same at another turn, if there is one, and what they load."""
-        there = self.names.new("there_is", lang.Type("bool"))
+        there = self.names.new("there_is", lang.Type("bool"), hint="there_is")
         made = [*lines, lang.Statement(lang.Apply("lt"), (turn, self.stop), (there,))]
         known = {self.body.arguments[0]: turn}
         for each in self._needed(loads) or []:

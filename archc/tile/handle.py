@@ -36,6 +36,12 @@ class Tile:
         """The value under a name for readers, with the equation that it stands for."""
         return self.composer.named(self, name, note)
 
+    def hinted(self, name: str) -> Tile:
+        """The value under a name for readers if it is not a part of a formula."""
+        if not self.value.hint:
+            object.__setattr__(self.value, "hint", name)
+        return self
+
     def to(self, dtype: str, bits: bool = False) -> Tile:
         """The numbers of the tile in another dtype."""
         if dtype == self.dtype:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-from archc.tile.language import Apply, Dot, Full, Op, Reduce, Scan, Value
+from archc.tile.language import Apply, Dot, Full, Op, Reduce, Scan
 
 WORDS = {
     "add": "plus", "sub": "minus", "mul": "times", "div": "ratio", "neg": "negative", "eq": "equal",
@@ -30,8 +28,3 @@ def hint(op: Op) -> str:
             return "number"
         case _:
             return type(op).__name__.lower()
-
-
-def unnamed(value: Value, op: Op) -> bool:
-    """Whether a value is called what every value of its op is that nobody named."""
-    return re.sub(r"(_\d+)+$", "", value.name) == hint(op)

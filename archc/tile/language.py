@@ -73,10 +73,13 @@ class Type:
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """One value; `name` is for readers, and unique in a program."""
+    """One value; `name` is for readers, and unique in a program; `title` is what somebody called
+    it, which others may be called too; `hint` is what it is called if it has a line of its own."""
 
     name: str
     type: Type
+    title: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -347,10 +350,19 @@ class While:
     most: sympy.Expr
 
 
+ROW = ("sequence", "base", "start", "end", "low", "high", "row", "live")
+"""A row of a table of sequences or segments: which one, the token that a chunk 0 of it would begin
+with, its first token and the one after its last, the same of its chunks, and its row of the batch.
+It is `live` if it is of any sequence, as it is without a table."""
+
+
 @dataclass(frozen=True)
 class If:
     """A branch on a scalar: two blocks without arguments that yield values of the same types, which
-    are the results. A barrier of all programs stands in none."""
+    are the results. A barrier of all programs stands in none. `fields`: which numbers of a row of
+    an optional table the results are (`ROW`), or what stands for these where there is none."""
+
+    fields: tuple[str, ...] = ()
 
 
 Op = (

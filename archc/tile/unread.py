@@ -9,6 +9,7 @@ from dataclasses import replace
 import sympy
 
 from archc.tile import language as lang
+from archc.tile.called import call_values
 
 
 def swept(program: lang.Program) -> lang.Program:
@@ -22,6 +23,7 @@ def swept(program: lang.Program) -> lang.Program:
     sizes = tuple(symbol for symbol in program.sizes if symbol.name in words)
     constants = tuple(name for name in program.constants if name in words)
     varying = tuple(name for name in program.varying if name in words)
+    call_values(body, {*map(str, sizes), *constants})
     return replace(smaller, sizes=sizes, constants=constants, varying=varying)
 
 
@@ -60,7 +62,15 @@ def _swept_control(statement: lang.Statement, wanted: set[lang.Value]) -> lang.S
         operands = (*operands[:before], *carried)
     made = tuple(_swept_block(_narrower(block, kept), wanted) for block in blocks)
     results = tuple(value for value, keep in zip(statement.results, kept, strict=True) if keep)
-    return replace(statement, operands=operands, results=results, blocks=made)
+    return replace(_of_fields(statement, kept), operands=operands, results=results, blocks=made)
+
+
+def _of_fields(statement: lang.Statement, kept: Collection[bool]) -> lang.Statement:
+    """A statement that gives only what is kept of the fields of a row, if it gives these."""
+    if not isinstance(statement.op, lang.If) or not statement.op.fields:
+        return statement
+    fields = (name for name, keep in zip(statement.op.fields, kept, strict=True) if keep)
+    return replace(statement, op=lang.If(tuple(fields)))
 
 
 def _kept(statement: lang.Statement, wanted: set[lang.Value]) -> list[bool]:

@@ -22,6 +22,7 @@ from archc.tile.language import (
     Block,
     Buffer,
     Full,
+    If,
     Load,
     Program,
     Relabel,
@@ -71,6 +72,12 @@ def _leading(buffer: Buffer, places: dict[str, Value]) -> list[Leading]:
     return [found[:count] for count in range(2, len(found) + 1) if not buffer.steps]
 
 
+def _of_row(statement: Statement) -> list[Statement]:
+    """The statements that a call reads a row of a table by."""
+    row = isinstance(statement.op, If) and statement.op.fields
+    return statement.blocks[0].statements if row else []
+
+
 class Names:
     """The names of the values of one program, and the texts of its addresses."""
 
@@ -90,7 +97,10 @@ class Names:
         self.values = frozenset(_value_names(program.body))
         self._mark(program.body, self.names.taken)
         self.words = {*self.names.taken, *map(self.name, self.own)}
+        rows = {s for each in statements(program.body) for s in _of_row(each)}
         for statement in statements(program.body):
+            if statement in rows:  # a call has them all
+                continue
             self.made |= dict.fromkeys(statement.results, statement)
             self.uses.update(statement.operands)
             for inner in statement.blocks:

@@ -21,7 +21,6 @@ from collections import Counter
 from archc.backends.triton.elementwise import TEXT
 
 from archc.functions.definitions import FUNCTIONS
-from archc.tile.hints import unnamed
 from archc.tile.language import (
     Apply,
     AtMost,
@@ -161,15 +160,15 @@ class _Reads:
         if self.work[made] + counts != self.work[reader or home]:
             return False
         if isinstance(made.op, Cast):
-            return not made.op.bits and value.name.startswith(f"{made.operands[0].name}_")
+            return not made.op.bits and not value.title
         if isinstance(made.op, Load):
             if reader is None or not isinstance(reader.op, Cast):
                 return False
             return _is_field(made) or not self.is_nested(reader.results[0], reader)
         if isinstance(made.op, Dot | Reduce):
             apart = reader is None or isinstance(reader.op, Apply)
-            return apart and unnamed(value, made.op)
-        return isinstance(made.op, Apply) and (unnamed(value, made.op) or _is_limit(made, reader))
+            return apart and not value.title
+        return isinstance(made.op, Apply) and (not value.title or _is_limit(made, reader))
 
     def room(self, value: Value, made: Statement) -> int:
         """How long the text of a value without a line may be."""

@@ -172,7 +172,7 @@ class Printer(Names):
             (body,) = statement.blocks
             arguments = body.arguments[1 if isinstance(statement.op, lang.For) else 0 :]
             yield from self._body(body, arguments, depth + 1)
-        if isinstance(statement.op, lang.If):
+        if isinstance(statement.op, lang.If) and not statement.op.fields:
             yield from self._body(statement.blocks[0], statement.results, depth + 1)
             if statement.blocks[1].statements or statement.results:
                 yield f"{INDENT * depth}else:"
@@ -447,7 +447,24 @@ def _while(p: Printer, s: lang.Statement) -> Iterator[str]:
     yield f"while {p.name(going)}:"
 
 
+def _row(p: Printer, s: lang.Statement) -> Iterator[str]:
+    """`sequence, base, _, end, low, high, row, _ = table_row(rows_p, p_batch, T, CHUNKS, p_batch)`:
+    what the row of a table says, or the row of the batch where there is no table."""
+    first, *_ = s.blocks[0].statements
+    unread = [*p.block(s.blocks[1])]
+    assert not unread, f"what stands for a row has lines of its own: {unread}"
+    made = dict(zip(s.op.fields, map(p.name, s.results), strict=True))
+    given = dict(zip(s.op.fields, map(p.name, s.blocks[1].yields), strict=True))
+    batch = given.get("row", given.get("sequence", "0"))
+    whole = [given.get("end", "0"), given.get("high", "0"), batch]
+    at = [pointer(first.op.buffer), p.name(first.operands[0])]
+    yield f"{', '.join(made.get(n, '_') for n in lang.ROW)} = table_row({', '.join([*at, *whole])})"
+
+
 def _if(p: Printer, s: lang.Statement) -> Iterator[str]:
+    if s.op.fields:
+        yield from _row(p, s)
+        return
     yield f"if {p.name(s.operands[0])}:"
 
 

@@ -126,8 +126,8 @@ def a_count_that_becomes_longer(k: Composer, x: Buffer, tile: Tile) -> None:
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
-        (sums_of_truth, "a sum in bool: `above` must be cast"),
-        (truth_and_truth, "`add` of truth values: `above` must be cast"),
+        (sums_of_truth, "a sum in bool: `x_above_0` must be cast"),
+        (truth_and_truth, "`add` of truth values: `x_above_0` must be cast"),
         (quotient_of_integers, "`div` of i32: `i_r` must be cast to f32"),
         (exp_of_integers, "`exp` of i32: `i_r` must be cast to f32"),
         (numbers_as_truth, "`i_r` is i32, no truth value"),
@@ -165,7 +165,7 @@ def test_a_mask_has_its_dims_in_the_order_of_the_indices() -> None:
     program = k.done()
     program.body.statements.append(Statement(Load(x), operands, (made,)))
     found = [str(each) for each in verify(program)]
-    assert found == ["`made`: `below` [c, r] does not line up with [r, c]"]
+    assert found == ["`made`: `i_c_below_i_r` [c, r] does not line up with [r, c]"]
 
 
 def narrow_at_launch(k: Composer, x: Buffer, tile: Tile) -> None:

@@ -149,8 +149,8 @@ def does_not_divide(k: Composer, x: Buffer, y: Buffer, n: Tile) -> None:
     ("write", "known", "said"),
     [
         (no_power_of_two, {"BLOCK": 6, "N": 12}, "`n`: a block of 6 is no power of two"),
-        (too_short_for_a_product, {}, "`product`: a product over blocks of 4, at least 16"),
-        (does_not_divide, {}, "`reshape`: 4 elements do not divide into 2"),
+        (too_short_for_a_product, {}, "`y_product`: a product over blocks of 4, at least 16"),
+        (does_not_divide, {}, "`x_2`: 4 elements do not divide into 2"),
     ],
 )
 def test_blocks_that_do_not_fit_are_refused(write: Write, known: dict[str, int], said: str) -> None:
@@ -192,7 +192,7 @@ def foreign(k: Composer, x: Buffer, y: Buffer, n: Tile) -> None:
 @pytest.mark.parametrize(
     ("write", "said"),
     [
-        (narrow, "`plus_2`: arithmetic in bf16: `x_bf16` must be cast to f32"),
+        (narrow, "`y_sum`: arithmetic in bf16: `x_bf16` must be cast to f32"),
         (unordered_sums, "`atomic`: sums of real numbers would change from run to run"),
         (foreign, "`z`: `z` is no buffer of the program"),
     ],
