@@ -37,6 +37,7 @@ from archc.parallel.noise import agreed_seed, along_tokens, drawing
 from archc.parallel.own_tokens import tokens_of
 from archc.parallel.pieces import ATTEND, CALL, RECURRENCE, Piece, pieces_of
 from archc.parallel.placement import Crossing, Mark, Pending, Split, place_of
+from archc.parallel.segmented import by_segments, goes_in_segments, joining, usable
 from archc.parallel.sequence import started, with_earlier, with_halo, with_position
 from archc.parallel.widened import by_columns
 from archc.recurrence.analysis.columns import Columns, columns_of
@@ -61,8 +62,8 @@ class PieceFunction:
         recurrences = any(isinstance(node.op, ir.Recurrence) for node in layer.graph)
         ready = with_chunked_forms(layer) if recurrences else layer
         name = f"{snake(layer.name)}_{piece.kind}"
-        made = load(function_of(ready, name, backend), name)
-        self.call: Callable[..., Any] = getattr(made, name)
+        self.module = load(function_of(ready, name, backend), name)
+        self.call: Callable[..., Any] = getattr(self.module, name)
         options = inspect.signature(self.call).parameters.values()
         wanted = [each.name for each in options if each.kind is inspect.Parameter.KEYWORD_ONLY]
         self.options = {each: sizes[each] for each in wanted if each in sizes}
@@ -72,6 +73,9 @@ class PieceFunction:
         memory = memory_of(ready)
         self.continues = memory.refusal is None
         self.counts = any(each.kind == "pos" for each in memory.fields)
+        drawn = self.trains or self.counts or not self.continues
+        kernels = backend == "triton" and piece.kind == RECURRENCE and not drawn
+        self.in_segments = kernels and goes_in_segments(ready, sizes)
 
     def __call__(
         self, values: Sequence[Tensor], state: Any, training: bool
@@ -325,14 +329,19 @@ class Run:
         piece, columns = self.program.pieces[place], self.program.columns[place]
         values = self._read(piece)
         state, cut = None, 0
-        if self.cp is not None and columns is None:
+        segments = self.cp is not None and function.in_segments
+        segments = segments and usable(function.module, values, self.length)
+        if self.cp is not None and columns is None and not segments:
             values, state, cut = self._before(piece, function, self.program.laws[place], values)
         with self._dropout(place, function, values):
-            if self.cp is None or columns is None:
-                made, _ = function(values, state, self.module.training)
-            else:
+            if self.cp is not None and segments:
+                first, joined = function.first_state(values), joining(function.module)
+                made = by_segments(self.cp, joined, piece.layer.name, function, values, first)
+            elif self.cp is not None and columns is not None:
                 first = function.first_state(values)
                 made = by_columns(self.cp, columns, piece.layer, function, values, first)
+            else:
+                made, _ = function(values, state, self.module.training)
         for id, value in zip(piece.makes, made, strict=True):
             along = "t" in self.program.layer.graph[id].type.names
             self.values[id] = self._taken(id, value[:, cut:] if cut and along else value)

@@ -16,6 +16,7 @@ from archc import parallel
 from archc.compile import function_of
 from archc.parallel.execute import program_for
 from archc.parallel.pieces import BETWEEN
+from tests import served
 from tests.parallel.checks import CHECKS
 from tests.parallel.ranks import ENDING, RANKS
 
@@ -32,6 +33,9 @@ REFUSED = {
     },
 }
 """Bundled specs that are refused, and why."""
+
+
+SEGMENTED = ("gated_delta_product", "gla", "mamba")
 
 
 def run(folder: Path, *names: str) -> dict[str, list[str]]:
@@ -153,3 +157,12 @@ def test_bad_meshes() -> None:
     tied = archc.load("lm", tied=True).module(vocab=7, d=8, H=2, L=2, f=4)
     with pytest.raises(ValueError, match="`E` would be in two of them"):
         parallel.plan(tied, {"pp": 2})
+
+
+@pytest.mark.slow
+def test_segments_of_two_processes() -> None:
+    """States that a matrix is applied to, that are scaled for each row, and for each number."""
+    done = served.run("tests.parallel.interpreted_segments", ",".join(SEGMENTED))
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["why"] for each in found] == [""] * RANKS * len(SEGMENTED)
