@@ -278,6 +278,8 @@ def _why_not(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> str:
         return f"a matrix between has more than {MOST_RANKS} outer products"
     if whole.choice is not None or whole.lookups:
         return "matrices between stand beside a choice, or beside a table"
+    if any(each.square for each in whole.dots):
+        return "matrices between stand beside the square of a vector"
     if not up_to_the_reader(whole.bounds):
         return "matrices between, and tokens after the reader are read"
     if any(bound.slope != 1 for bound in whole.bounds):

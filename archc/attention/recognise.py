@@ -97,9 +97,11 @@ def fold_of(attend: ir.Attend, node: Node, slopes: Slopes) -> Found:
 
 
 class Reading:
-    """One sum that is looked at: the formula of pairs so far, its sources and its products."""
+    """One sum that is looked at: the formula of pairs so far, its sources and its products.
+    `squares`: whether kernels can make the square of a vector that they read."""
 
-    def __init__(self, attend: ir.Attend, node: Node):
+    def __init__(self, attend: ir.Attend, node: Node, squares: bool = True):
+        self.squares, self.with_squares = squares, dict[int, bool]()
         self.attend, self.body, self.node = attend, attend.body, node
         self.reader, self.read = attend.reader, attend.read
         self.graph = layer_graph()
@@ -297,10 +299,13 @@ class Reading:
             if op.axis.name in known:
                 return self.graph.add(op)
         of_pairs = {self.reader.name, self.read.name} <= names
-        if isinstance(op, ir.Elementwise) and (of_pairs or self._is_position(node)):
+        inner = of_pairs or self._is_position(node) or self._has_square(node)
+        if isinstance(op, ir.Elementwise) and inner:
             operands = [self.formula(self.body[operand]) for operand in node.operands]
             return self.graph.add(op, *operands, span=node.span)
         if not of_pairs:
+            if (square := self._squared(node)) is not None:
+                return self._square(*square)
             return self._input(self.source(node).name, node.type.dtype)
         if isinstance(op, ir.Contract):
             return self._dot(node)
@@ -409,6 +414,48 @@ class Reading:
         dot = Dot(self._fresh("product"), found["reader"], found["read"])
         self.dots.append(dot)
         return self._scaled(dot, factors)
+
+    def _has_square(self, node: Node) -> bool:
+        """Whether a number of a token is made of the square of a vector, element by element."""
+        if node.id not in self.with_squares:
+            found = self._squared(node) is not None
+            if isinstance(node.op, ir.Elementwise):
+                found = any(self._has_square(self.body[operand]) for operand in node.operands)
+            self.with_squares[node.id] = found
+        return self.with_squares[node.id]
+
+    def _squared(self, node: Node) -> tuple[Node, str] | None:
+        """The vector that other products read, and its dim, whose square a value is; else None."""
+        known = self.squares and self.choice is None
+        if not known or not isinstance(node.op, ir.Contract) or len({*node.operands}) != 1:
+            return None
+        both, out = node.op.ins, dict(node.op.out)
+        vector = self.body[node.operands[0]]
+        summed = [
+            n for n, label in zip(vector.type.names, both[0], strict=True) if label not in out
+        ]
+        kept = [name for name in vector.type.names if name not in summed]
+        if len(both) != 2 or both[0] != both[1] or len(summed) != 1 or [*node.type.names] != kept:
+            return None
+        peeled = self._peeled(vector, summed[0])[0]
+        return (vector, summed[0]) if self._multiplied(peeled, summed[0]) else None
+
+    def _square(self, vector: Node, dim: str) -> int:
+        """The square of a vector, with the numbers that this is scaled by."""
+        vector, factors = self._peeled(vector, dim)
+        name = self.source(vector, dim).name
+        known = next((d for d in self.dots if d.square and d.reader == name), None)
+        dot = known or Dot(self._fresh(f"square_{name}"), name, name)
+        self.dots += [dot] if known is None else []
+        return self._scaled(dot, [*factors, *factors])
+
+    def _multiplied(self, vector: Node, dim: str) -> bool:
+        """Whether a product of pairs reads a vector."""
+        pairs = {self.reader.name, self.read.name}
+        products = [n for n in self.body if isinstance(n.op, ir.Contract)]
+        operands = [o for n in products if pairs <= {*n.type.names} for o in n.operands]
+        wide = [self.body[o] for o in operands if dim in self.body[o].type.names]
+        return any(self._peeled(each, dim)[0] == vector for each in wide)
 
     def _scaled(self, dot: Dot, factors: list[tuple[str, ir.Constant]]) -> int:
         """A product with the numbers that its vectors were scaled by."""

@@ -98,7 +98,7 @@ def _summed(attend: ir.Attend, node: Node) -> str:
 
 def _read(attend: ir.Attend, node: Node, wide: Node, others: list[Node]) -> WeightedSum | None:
     """The formula of what is summed; None where a part of it is none of pairs."""
-    reading = Reading(attend, node)
+    reading = Reading(attend, node, squares=False)
     softmax = isinstance(wide.op, ir.Softmax)
     if softmax and (others or len(wide.operands) != 2):
         return None

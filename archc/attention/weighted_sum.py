@@ -62,11 +62,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Dot:
-    """The product of a reader's vector and a vector of the token read, an input of the score."""
+    """The product of a reader's vector and a vector of the token read, an input of the score; or of
+    one vector with itself, which is a number of its token that kernels add up in float32."""
 
     name: str
     reader: str
     read: str
+
+    @property
+    def square(self) -> bool:
+        """Whether it is the square of one vector."""
+        return self.reader == self.read
 
 
 @dataclass(frozen=True)

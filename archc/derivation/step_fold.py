@@ -17,6 +17,7 @@ from archc.derivation.maths import (
     Fraction,
     Math,
     Name,
+    Number,
     Sign,
     Sum,
     Words,
@@ -176,6 +177,13 @@ class _Told:
         for name, factor in self.f.learned():
             if name in self.f.dots:
                 dot = self.f.dots[name]
+                if dot.square:
+                    source = self.fold.source(dot.reader)
+                    letter = {"reader": READ}.get(source.role, "t")
+                    twice = row(Number("2"), Sum("∑", Name(letter)), Fence(factor))
+                    made = row(twice, self.f.source(source))
+                    yield row(self._d(source), EQUALS, made), BY[source.role]
+                    continue
                 ends = self.fold.source(dot.reader), self.fold.source(dot.read)
                 for own, other, letter in ((*ends, READ), (*ends[::-1], "t")):
                     made = row(Sum("∑", Name(letter)), Fence(factor), self.f.source(other))

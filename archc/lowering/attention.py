@@ -334,9 +334,15 @@ class Sweep:
         return found
 
     def loaded(self, role: str, tokens: Tokens | None, masks: Sequence[Tile]) -> dict[str, Known]:
-        """Every source of a kind, by name."""
+        """Every source of a kind, by name, and the squares of such vectors."""
         own = [s for s in self.fold.sources if s.role == role and s.table is None]
-        return {source.name: self.load(source, tokens, masks) for source in own}
+        found = {source.name: self.load(source, tokens, masks) for source in own}
+        for dot in self.fold.dots:
+            if dot.square and dot.reader in found:
+                x, dim = tile(found[dot.reader]).to("f32"), self.fold.source(dot.reader).dim
+                assert dim is not None
+                found[dot.name] = (x * x).sum(self.dim(dim).name).named(dot.name)
+        return found
 
     def result_index(self, dim: Axis | None) -> list[Tile]:
         """Indices of the results of a program's block of tokens."""
@@ -384,7 +390,7 @@ class Sweep:
     def products(self, mine: dict[str, Known], other: dict[str, Known]) -> dict[str, Known]:
         """The products of a block of pairs, held tokens first."""
         found: dict[str, Known] = {}
-        for dot in self.fold.dots:
+        for dot in (dot for dot in self.fold.dots if not dot.square):
             held = dot.reader if self.held == READER else dot.read
             walked = dot.read if self.held == READER else dot.reader
             a, b = tile(mine[held]), tile(other[walked])

@@ -176,7 +176,10 @@ class Gradient(Sweep):
         for dot in self.fold.dots:
             ends = {READER: dot.reader, READ: dot.read}
             d = found.get(cotangent(dot.name))
-            if ends[self.held] == source.name and d is not None:
+            if dot.square and dot.reader == source.name and d is not None:
+                d = d.over(self.rows, self.columns).sum(self.columns.name)
+                total = total + tile(self.own[source.name]).to("f32") * (2.0 * d)
+            elif not dot.square and ends[self.held] == source.name and d is not None:
                 d = d.over(self.rows, self.columns).to(self.IO)
                 total = d.dot(tile(other[ends[self.walked]]), total, precision=self.PRECISION)
         d = found.get(cotangent(source.name))

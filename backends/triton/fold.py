@@ -23,6 +23,7 @@ from archc.backends.triton.score_op import ScoreFunction, by_scores
 from archc.backends.triton.slot_op import SlotOp, by_slots
 
 from archc.attention.between import SPAN, Between, rows_of_token
+from archc.attention.multiplied_out import multiplied_out
 from archc.attention.recognise import Found, sums
 from archc.attention.row_heads import all_by_rows
 from archc.attention.weighted_sum import Refusal, Source, WeightedSum
@@ -190,7 +191,7 @@ def by_folds(
         return by_scores(scope, node, values, name)
     if not many:
         return _of_few(folds, scope, node, values, name)
-    node = replace(node, op=for_choices(folds, node.op))
+    node = replace(node, op=for_kernels(folds, node.op))
     found: list[WeightedSum | Between] = []
     body = node.op.body
     for each, fold in zip(sums(node.op), folds(node.op), strict=True):
@@ -213,9 +214,11 @@ def by_folds(
     return made
 
 
-def for_choices(folds: Folds, op: ir.Attend) -> ir.Attend:
-    """An attend, with the form for few readers in place of the other where that has kernels for
-    tokens chosen one by one: there all heads read the same vectors."""
+def for_kernels(folds: Folds, op: ir.Attend) -> ir.Attend:
+    """An attend as kernels have it: sums over a dim of each pair multiplied out, and the form for
+    few readers in place of the other where that has kernels for tokens chosen one by one: there
+    all heads read the same vectors."""
+    op = multiplied_out(op)
     if op.decode is None:
         return op
     found = [folds(replace(op, body=body, decode=None)) for body in (op.body, op.decode)]
@@ -233,6 +236,7 @@ def _of_few(
 ) -> FoldFunction | None:
     """The function that launches kernels for few readers; None where a sum is no fold, or has no
     heads that share what they read."""
+    node = replace(node, op=multiplied_out(node.op))
     found = all_by_rows(folds(node.op))
     if not found or (scope.file.slots and not all(_in_slots(scope, node, f) for f in found)):
         return None

@@ -147,7 +147,7 @@ class FoldOp:
 
     def _blocks(self, writer: Writer, kind: str) -> None:
         """The line that says how long blocks are, and how a program is launched."""
-        keys = [self.fold.source(dot.reader).dim for dot in self.fold.dots]
+        keys = [self.fold.source(dot.reader).dim for dot in self.fold.dots if not dot.square]
         held = " + ".join(f"N_{clean(dim.name)}" for dim in keys if dim is not None)
         dims = {f"N_{clean(s.dim.name)}" for s in self.vectors if s.dim is not None}
         given = ", ".join([quoted(kind), "data", *sorted(dims | ({held} if held else set()))])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from archc.api import parse
+from archc.attention.multiplied_out import multiplied_out
 from archc.attention.recognise import folds
 from archc.attention.weighted_sum import Refusal, WeightedSum
 from archc.compile import lowered, slopes_of
@@ -49,10 +50,10 @@ def spec(
 
 @cache
 def pair_of(text: str) -> ir.Attend:
-    """The attend of a spec."""
+    """The attend of a spec, as kernels have it."""
     graph = lowered(parse(text).layer).graph
     (found,) = (node.op for node in graph if isinstance(node.op, ir.Attend))
-    return found
+    return multiplied_out(found)
 
 
 def refusals(text: str) -> list[str]:

@@ -54,6 +54,9 @@ SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
     "totals, packed": (dict.fromkeys("qkv", (1, 40, 2, 20)), {}),
     "total": ({"q": (1, 70, 4, 20), "k": (1, 81, 2, 20)}, {}),
     "total, few": ({"q": (2, 3, 4, 20), "k": (2, 200, 2, 20)}, {}),
+    "near": ({"q": (2, 70, 4, 20), "k": (2, 81, 2, 20), "v": (2, 81, 2, 24)}, {}),
+    "near, few": ({"q": (2, 3, 4, 20), "k": (2, 200, 2, 20), "v": (2, 200, 2, 24)}, {}),
+    "near, packed": (dict.fromkeys("qkv", (1, 40, 2, 20)), {}),
     "fox, packed": ({**dict.fromkeys("qkv", (1, 40, 2, 20)), "f": (1, 40, 2)}, {}),
     "biased, packed": ({**dict.fromkeys("qkv", (1, 40, 2, 20)), "b": (40, 2)}, {}),
 }  # fmt: skip
@@ -95,7 +98,14 @@ TOTAL = """layer Total(H, G, K):
         l = logsumexp(q[t].T @ k[s] / sqrt(K))
     output l
 """
-TEXTS = {"biased": BIASED, "combined": COMBINED, "totals": TOTALS, "total": TOTAL}
+NEAR = """layer Near(H, G, K, V):
+    input q[H, K], k[G, K], v[G, V]
+    attend s <= t over H grouped G:
+        far = sum[K]((q[t] - k[s]) ** 2)
+        o = softmax(-far / K) @ v[s] + (1 / (1 + far)) @ v[s]
+    output o
+"""
+TEXTS = {"biased": BIASED, "near": NEAR, "combined": COMBINED, "totals": TOTALS, "total": TOTAL}
 
 
 def of_tokens(run: Callable[..., Tensor], shared: list[Tensor], *tokens: Tensor) -> Tensor:
