@@ -38,14 +38,20 @@ from archc.sampling import (
 
 @dataclass
 class Continued:
-    """One sequence of a pool: its tokens, how more are drawn, and how many more there may be."""
+    """One sequence of a pool: its tokens, how more are drawn, how many more there may be, and how
+    many are read at once. One that `waits` has a slot with nothing in it."""
 
     slot: int
     tokens: list[int]
     choice: Choice
     left: int | None
     eos: int | None
+    chunk: int | None = None
     new: list[int] = field(default_factory=list)
+    waits: bool = False
+
+    def __len__(self) -> int:
+        return len(self.tokens) + len(self.new)
 
     def share(self) -> float:
         """What is random of its next token."""
@@ -103,7 +109,9 @@ class Pool:
 
         With `pages` sequences share so many pages of 64 tokens, each of which one takes when it
         gets so long, and gives back at its end: what attentions keep takes as much memory as all
-        sequences are long together, and not `slots` times the longest."""
+        sequences are long together, and not `slots` times the longest. Where too few are free for a
+        token more of each, the youngest sequence gives back its own and waits (`waiting`): it is
+        read again, from its first token, once there are enough, and goes on as it would have."""
         given = {"slots": slots, "capacity": capacity, "pages": pages}
         for name, value in given.items():
             if value is None and name != "slots":
@@ -135,6 +143,11 @@ class Pool:
         """The numbers of the sequences that are continued."""
         return tuple(self._live)
 
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The numbers of those among them that wait for pages: a step draws no token of these."""
+        return tuple(number for number, each in self._live.items() if each.waits)
+
     def add(
         self,
         prompt: Tensor,
@@ -151,8 +164,8 @@ class Pool:
         from now on. It ends behind `count` tokens, or as many as there is room for, and behind
         `eos`; options are those of `archc.generate`.
 
-        Raises ValueError where no slot is free, or too few pages, and for a prompt that is empty or
-        has no room.
+        Raises ValueError where no slot is free, or too few pages, or other sequences wait for some,
+        and for a prompt that is empty or has no room.
         """
         choice = Choice(temperature, top, top_p, seed=seed)
         (number,) = self._add([prompt], count, choice, eos, chunk)
@@ -194,7 +207,11 @@ class Pool:
             self._refuse_slots(len(prompts))
         left = [self._room(len(prompt), count) for prompt in prompts]
         lengths = dict(zip(self.free[::-1], map(len, prompts), strict=False))
-        if lacking := self.lanes.lacking(lengths):
+        self._go_on()
+        lacking = self.lanes.lacking(lengths)
+        if self.waiting:
+            lacking = f"{', '.join(map(str, self.waiting))} wait for pages before it"
+        if lacking:
             what = f"a prompt of {len(prompts[0])}"
             if len(prompts) > 1:
                 what = f"{len(prompts)} prompts of {sum(lengths.values())} tokens"
@@ -207,7 +224,7 @@ class Pool:
                     self.lanes.put(slot, state, logits)
                 number, self._next = self._next, self._next + 1
                 room = left[len(numbers)]
-                self._live[number] = Continued(slot, prompt.tolist(), choice, room, eos)
+                self._live[number] = Continued(slot, prompt.tolist(), choice, room, eos, chunk)
                 numbers.append(number)
                 self.free.pop()
         return numbers
@@ -258,21 +275,22 @@ class Pool:
         return state if grows else state.reserve(self.capacity)
 
     def step(self) -> dict[int, int]:
-        """One token more of every live sequence, by its number. A sequence that ends with it leaves
-        its slot free. Raises ValueError where logits are NaN, or pages are lacking, before any
-        token is drawn."""
+        """One token more of every live sequence that does not wait for pages, by its number. A
+        sequence that ends with it leaves its slot free. Raises ValueError where logits are NaN,
+        before any token is drawn."""
         if not self._live:
             return {}
-        self._refuse_full()
+        self._go_on()
+        self._let_wait()
         order, chosen = self._chosen()
         seen = self.lanes.seen()
         told = torch.cat([seen.flatten(), *chosen]).tolist()  # read from the device once
         slots = seen.shape[1]
         self._refuse_nan(told[slots : 2 * slots])
-        drawn = {n: told[each.slot] for n, each in self._live.items()}
+        drawn = {n: told[each.slot] for n, each in self._going()}
         drawn |= dict(zip(order, told[2 * slots :], strict=True))
         still = {}
-        for number, each in [*self._live.items()]:
+        for number, each in self._going():
             if each.take(drawn[number]):
                 self._finish(number)
             else:
@@ -286,7 +304,7 @@ class Pool:
         """The sequences that do not take the likeliest token, and the next tokens of these: those
         with the same options together. What is random of a sequence is one number a token."""
         alike: dict[tuple[Any, ...], list[int]] = {}
-        for number, each in self._live.items():
+        for number, each in self._going():
             options = each.choice
             if options.temperature > 0:
                 key = (options.temperature, options.top, options.top_p)
@@ -302,6 +320,10 @@ class Pool:
     def tokens(self, number: int) -> Tensor:
         """The prompt of a sequence and what was drawn so far, [T], until it is removed."""
         each = self._found(number)
+        return self._text(each)
+
+    def _text(self, each: Continued) -> Tensor:
+        """All tokens of a sequence, [T]."""
         return torch.tensor(each.tokens + each.new, device=self.lanes.logits.device)
 
     def remove(self, number: int) -> Tensor:
@@ -342,21 +364,40 @@ class Pool:
             raise ValueError(f"{of} for {self.most} tokens, too few for {wanted}")
         return room if count is None else count
 
-    def _refuse_full(self) -> None:
-        """Refuse a step that not all sequences have room for."""
-        longer, leaving = dict[int, int](), list[int]()
-        for each in self._live.values():
+    def _going(self) -> list[tuple[int, Continued]]:
+        """The sequences that a step continues, by their numbers, the oldest first."""
+        return [(number, each) for number, each in self._live.items() if not each.waits]
+
+    @torch.no_grad()
+    def _let_wait(self) -> None:
+        """Let the youngest sequences give back their pages, until all others have room for a token
+        more: the last one has, as no sequence gets longer than all pages."""
+        longer, leaving = list[Continued](), list[int]()
+        for _, each in self._going():
             if each.left == 1:
                 leaving.append(each.slot)
             else:
-                longer[each.slot] = len(each.tokens) + len(each.new) + 1
-        if lacking := self.lanes.lacking(longer, leaving):
-            how = "pool.remove(...) lets the others go on"
-            raise ValueError(f"the pool has no room for a token more of each: {lacking}; {how}")
+                longer.append(each)
+        while self.lanes.lacking({each.slot: len(each) + 1 for each in longer}, leaving):
+            each = longer.pop()
+            self.lanes.clear(each.slot)
+            each.waits = True
+
+    @torch.no_grad()
+    def _go_on(self) -> None:
+        """Read sequences that wait once more, the oldest first, where there is room for a page more
+        of all others as well: so that they need not wait again for so many tokens."""
+        for each in [each for each in self._live.values() if each.waits]:
+            longer = {own.slot: len(own) + PAGE for _, own in self._going()}
+            if self.lanes.lacking({**longer, each.slot: len(each) + 1}):
+                return
+            for _, state, logits in self._read([self._text(each)], each.chunk):
+                self.lanes.put(each.slot, state, logits)
+            each.waits = False
 
     def _refuse_nan(self, wrong: list[int]) -> None:
         """Refuse to draw from what are no numbers."""
-        for number, each in self._live.items():
+        for number, each in self._going():
             if wrong[each.slot]:
                 how = "pool.remove(...) lets the others go on"
                 what = f"logits of sequence {number} are NaN"
