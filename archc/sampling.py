@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from archc.attention.reach import counted, most_tokens
 from archc.dims import TIME
 from archc.ir import layer as ir
 from archc.ir.sizes import Number, callee_sizes, evaluate
@@ -330,6 +331,8 @@ def positions(layer: ir.Layer, sizes: Mapping[str, Number]) -> Iterator[int]:
             table, at = (layer.graph[operand] for operand in node.operands)
             if isinstance(table.op, ir.Param) and at.op == ir.Position(TIME):
                 yield int(evaluate(table.type.axis(node.op.axis).size, sizes))
+    for _, rows, reach in counted(layer.graph):
+        yield most_tokens(reach, evaluate(rows, sizes), sizes)
     for _, call in layer.calls:
         yield from positions(call.callee, callee_sizes(call, sizes))
 

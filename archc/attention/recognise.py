@@ -15,6 +15,7 @@ import sympy
 from archc.attention.between import Between, Rank, Through, by_spans, through
 from archc.attention.bounds import always, bound, conjuncts, of_distance, up_to_the_reader
 from archc.attention.grouped import grouped
+from archc.attention.reach import reach_of
 from archc.attention.row_heads import not_by_choice
 from archc.attention.weighted_sum import (
     RESERVED,
@@ -510,6 +511,8 @@ class Reading:
         table, index = (self.body[operand] for operand in node.operands)
         if {a.kind for a in table.type.axes} - {"dim"} or table.type.dtype != "real":
             raise self.refuse("values of tokens are read at an index of each pair", node)
+        if reach_of(self.attend, node) is None:
+            raise self.refuse("an index of a pair may be off its table", node)
         axis = table.type.axis(node.op.axis)
         known = self.source(table, table=axis)
         found = Lookup(self._fresh(f"{known.name}_at"), known.name, f"index {len(self.lookups)}")

@@ -235,16 +235,22 @@ def check_packed(layer: str, cu_seqlens: Tensor, x: Tensor) -> None:
 
 
 def check_positions(
-    layer: str, table: str, rows: int, tokens: int, cu_seqlens: Any = None, x: Any = None
-) -> None:
-    """Refuse sequences that are longer than a table of positions; of packed ones, each alone."""
+    layer: str, table: str, rows: int, tokens: int, cu_seqlens: Any = None, x: Any = None,
+    reach: Callable[[int], tuple[int, int]] | None = None,
+) -> None:  # fmt: skip
+    """Refuse sequences that are longer than a table of positions; of packed ones, each alone.
+    `reach` has the first and the last row that pairs of so many tokens read."""
     if torch.compiler.is_compiling():
         return
     if cu_seqlens is not None:
         if cu_seqlens.is_cuda and torch.cuda.is_current_stream_capturing():
             return
         tokens = max(end - start for start, end in pairwise(bounds_of(cu_seqlens, x)))
-    if tokens > rows:
+    first, last = (0, tokens - 1) if reach is None else reach(tokens)
+    if tokens and not 0 <= first <= last < rows and reach is not None:
+        has, read = f"`{table}` has {rows} rows", f"rows {first} to {last}, counted from 0"
+        raise ValueError(f"{layer}: {has}, and pairs of {tokens} tokens may read {read}")
+    if tokens > rows and reach is None:
         has = f"`{table}` has positions for {rows} tokens"
         raise ValueError(f"{layer}: {has}, and a sequence has {tokens} with those seen before")
 

@@ -23,6 +23,7 @@ from archc.backends.eager.value import KIND_OF, Value, length_name
 from archc.backends.expression import MUL, POWER, Text
 from archc.backends.writer import Writer, attribute, identifier, quoted
 
+from archc.attention.reach import counted
 from archc.dims import T_SEEN, TIME
 from archc.ir import layer as ir
 
@@ -122,7 +123,8 @@ class Forward:
         scope, optional = self.scope, self.memory.optional
         if self.others and self.own:
             self._other_sequences()
-        if not self.memory.refusal and any(f.kind == "pos" for f in self.memory.fields):
+        told = not self.memory.refusal or any(counted(self.layer.graph))
+        if told and any(f.kind == "pos" for f in self.memory.fields):
             scope.ask(scope.lengths["t"])
         scope.statements([node.id for node in self.layer.graph if node.id not in optional])
         made = [self._output(id) for id in self.layer.graph.outputs.values() if id not in optional]
@@ -310,6 +312,12 @@ class Forward:
                 given = [quoted(self.parts.name), quoted(table.op.name), rows, f"pos + {tokens}"]
                 given += ["cu_seqlens", self.first] if self.scope.cu_seqlens else []
                 writer.call("check_positions(", given, ")")
+        for name, rows, reach in () if self.parts.file.slots else counted(graph):
+            given = [quoted(self.parts.name), quoted(name), self.scope.size(rows).text]
+            given += [f"pos + {tokens}"]
+            given += ["cu_seqlens", self.first] if self.scope.cu_seqlens else []
+            ends = self.scope.by_tokens(reach.least, reach.most)
+            writer.call("check_positions(", [*given, f"reach={ends}"], ")")
 
     def _from_given(self, writer: Writer) -> None:
         """Lines that take the state that is given, or the first."""

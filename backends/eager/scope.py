@@ -18,7 +18,7 @@ from archc.backends.expression import ATOM, Text, call, number, whole
 from archc.backends.index import aligned, permuted
 from archc.backends.writer import Names, Writer
 
-from archc.dims import TIME, Axis, counts_tokens, in_words
+from archc.dims import T_SEEN, TIME, Axis, counts_tokens, in_words
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir import roles
@@ -316,6 +316,14 @@ class Scope:
     def size(self, expr: sympy.Expr) -> Text:
         """A size as an integer expression."""
         return whole(expr, self._reach(expr))
+
+    def by_tokens(self, *sizes: sympy.Expr) -> str:
+        """Sizes as a function of how many tokens a sequence has."""
+        tokens = self.names.fresh("tokens")
+        free = {str(each) for size in sizes for each in size.free_symbols - {T_SEEN}}
+        names = {each: self.ask(self.local(each)) for each in sorted(free)}
+        texts = [whole(size, names | {str(T_SEEN): tokens}).text for size in sizes]
+        return f"lambda {tokens}: ({', '.join(texts)})"
 
     def number(self, expr: sympy.Expr) -> Text:
         """A constant in sizes and options."""

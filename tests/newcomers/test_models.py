@@ -1,4 +1,4 @@
-"""Layers that call layers, as papers stack them, beside what their authors' formulas say in torch."""
+"""Layers that call layers, as papers stack them, beside what their authors say, in torch."""
 
 from __future__ import annotations
 
