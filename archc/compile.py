@@ -40,7 +40,7 @@ from archc.ir.verify import verify
 from archc.limits import deep_calls
 from archc.lowering.token import RegionKernels, lower
 from archc.numerics.gates import gates_in_logs
-from archc.recurrence.affine.decays import decays
+from archc.recurrence.affine.normalize import decays
 from archc.recurrence.chunk.chunked import chunked
 from archc.recurrence.law.numbers import with_laws
 from archc.regions.cut import regions

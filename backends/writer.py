@@ -240,3 +240,8 @@ def wrapped(line: str, width: int, taken: int = 0, hang: str = "") -> list[str]:
 def statement(span: Span) -> str:
     """What a span says on its first line, without the comment behind it."""
     return span.text.split("\n")[0].split("#")[0].strip()
+
+
+def literals(text: str, room: int) -> list[str]:
+    """A long text as literals one after the other; there is room for a comma."""
+    return [quoted(line) for line in textwrap.wrap(text, room - 3, drop_whitespace=False)]

@@ -30,7 +30,7 @@ from archc.attention.weighted_sum import (
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
-from archc.ir.chooses import chooses
+from archc.ir.choices import chooses
 from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.typing import layer_graph

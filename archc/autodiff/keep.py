@@ -14,13 +14,12 @@ Costs are taken at sample sizes: 4096 tokens, chunks of 64, and 64 for every oth
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
 import sympy
 
-from archc.autodiff.whole import whole
 from archc.dims import T_SEEN, TIME, Axis, counts_tokens
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK_OPS
@@ -201,3 +200,34 @@ def per_token(axes: Iterable[Axis]) -> sympy.Expr:
     """Numbers a token of a value: of one along chunks, its numbers a chunk over C."""
     numbers = elements(axes, {}).replace(sympy.ceiling, lambda inner: inner)
     return sympy.simplify(numbers.xreplace({T_SEEN: TIME.size}) / TIME.size)
+
+
+PARTS = (Axis, Type, ir.State, *ir.OPS, *CHUNK_OPS)
+"""What has sizes in its fields."""
+
+
+def whole(graph: Graph) -> Graph:
+    """A graph and its bodies with T in place of T_seen; nodes are numbered anew. A sequence that is
+    continued has more tokens to read than readers; a gradient is taken of a whole one."""
+    new: Graph = Graph(graph.infer)
+    ids: dict[int, int] = {}
+    for node in graph:
+        operands = [ids[operand] for operand in node.operands]
+        ids[node.id] = new.add(_whole(node.op), *operands, name=node.name, span=node.span)
+    new.outputs = {name: ids[id] for name, id in graph.outputs.items()}
+    return new
+
+
+def _whole(part: Any) -> Any:
+    """An op or a part of one, itself where it does not speak of T_seen."""
+    if isinstance(part, tuple):
+        return tuple(map(_whole, part))
+    if isinstance(part, Graph):
+        return whole(part)
+    if isinstance(part, sympy.Basic):
+        return part.xreplace({T_SEEN: TIME.size})
+    if isinstance(part, PARTS):
+        parts = {f.name: _whole(getattr(part, f.name)) for f in fields(part)}
+        same = all(parts[f.name] == getattr(part, f.name) for f in fields(part))
+        return part if same else replace(part, **parts)
+    return part

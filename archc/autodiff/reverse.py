@@ -6,15 +6,19 @@ cotangents. `keep.py` cuts it in two: what the forward saves, and the backward.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
+from archc.autodiff import regions, scans, solutions, tensor
+from archc.autodiff.elementwise import elementwise
 from archc.autodiff.gradient_builder import Builder
 from archc.autodiff.keep import Gradient, divide
-from archc.autodiff.rules import PASSES_NOTHING, REGIONS, RULES
+from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.value_names import cotangent
+from archc.tables import complete
 
 
 def gradient(
@@ -119,3 +123,46 @@ class _Walk:
 
 def _is_input(node: Node) -> bool:
     return isinstance(node.op, ir.Input)
+
+
+Rule = Callable[[Builder, Node, Any], list[int | None]]
+
+REGIONS = (ir.Recurrence, ir.Attend, ir.Call)
+"""Ops with several results, whose rules get the cotangents by name."""
+
+RULES: dict[type, Rule] = {
+    ir.Input: tensor.nothing,
+    ir.Param: tensor.nothing,
+    ir.Constant: tensor.nothing,
+    ir.Position: tensor.nothing,
+    ir.Delta: tensor.nothing,
+    ir.Noise: tensor.nothing,  # its operand gives nothing but a shape
+    ir.Elementwise: elementwise,
+    ir.Reduce: tensor.reduce,
+    ir.Contract: tensor.contract,
+    ir.Gather: tensor.gather,
+    ir.Scatter: tensor.scatter,
+    ir.Join: tensor.join,
+    ir.Reshape: tensor.reshape,
+    ir.Top: tensor.nothing,
+    ir.Solve: tensor.solve,
+    ir.Shift: tensor.shift,
+    ir.Window: tensor.window,
+    ir.Softmax: tensor.softmax,
+    ir.Segment: tensor.segment,
+    ir.Substitute: tensor.substitute,
+    ir.Recurrence: regions.recurrence,
+    ir.Attend: regions.attend,
+    ir.Result: tensor.nothing,  # the walk hands its cotangent to the region
+    ir.Call: regions.call,
+    **{op: lambda b, node, d: node.op.gradient(b, node, d) for op in ck.CHUNK_OPS},
+    ck.Last: regions.last,
+    ck.Scan: scans.scan,
+    ck.Inverse: solutions.inverse,
+}
+"""The rule of each op, one entry an op: a chunk op has its own, where the graph around tells no
+more."""
+complete("`RULES` of archc/autodiff/reverse.py", RULES, (*ir.OPS, *ck.CHUNK_OPS))
+
+PASSES_NOTHING = (ir.Noise, ir.Top, ck.Detach)
+"""Ops behind which no value depends on their operands, for a gradient."""

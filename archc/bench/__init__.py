@@ -1,6 +1,7 @@
 """Measuring the memory of a spec beside its peers: what `archc bench` does.
 
-subject.py    what is timed: a spec's memory at one shape, written into a folder with its oracle
+subject.py    a spec's memory at one shape, written into a folder with its oracle, and the bytes and
+              operations that no form of it can do without
 job.py        the data that a process which measures is given
 processes.py  which processes run, one after the other or side by side
 workers.py    how processes are started, waited for and stopped
@@ -9,6 +10,5 @@ contenders.py what is timed side by side, and how each is called
 drawn.py      the inputs, as the layer itself would make them
 clock.py      paired rounds, medians, memory, what the device can do at most
 errors.py     how far outputs and gradients are from the float64 oracle
-traffic.py    the bytes and operations that no form can do without
 report.py     a table and JSON;  chart.py: a plot
 """

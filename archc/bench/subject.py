@@ -12,12 +12,14 @@ from archc.algebra import cut
 from archc.backends.eager.emit import class_name, emit
 from archc.backends.eager.memory import memory_of
 from archc.backends.writer import snake
-from archc.bench.job import DECODE, Entering, Input, Job, Work
-from archc.bench.traffic import compulsory, stays_wide
+from archc.bench.job import BACKWARD, DECODE, FORWARD, Entering, Input, Job, Work
 from archc.compile import elaborated, function_of, text_of, with_chunks
 from archc.diagnostics import InternalError
+from archc.dims import TIME
 from archc.file_check import rewritten
 from archc.ir import layer as ir
+from archc.ir.count import cost
+from archc.ir.graph import Type
 from archc.ir.sizes import Number, evaluate, resolve_sizes
 from archc.ir.value_names import gate_of
 from archc.specfile import read, split
@@ -135,3 +137,49 @@ def _work(
         for batch in asked.batches:
             work[f"{DECODE}@{batch}"] = compulsory(memory, sizes, batch, 1, width)[DECODE]
     return work
+
+
+WIDE = 4
+"""Bytes of a number of a state, and of a gate that is given as its logarithm."""
+
+
+def compulsory(
+    memory: ir.Layer, sizes: Mapping[str, Number], batch: int, tokens: int, width: int
+) -> dict[str, Work]:
+    """The least work of a forward, of a forward with its gradients, and of one token (`tokens` 1),
+    of a memory whose numbers have `width` bytes.
+
+    Bytes: every input is read once and every output written once; of a whole sequence the last
+    state is written, for one token a state is read and written. A gradient reads the inputs and the
+    outputs' gradients and writes those of the inputs. Operations: those of the recurrence itself,
+    token by token, twice as many for its gradient.
+    """
+    found = cost(memory)
+    known: dict[str, Number] = {**sizes, "batch": batch, str(TIME.size): tokens}
+    for symbol in found.flops.free_symbols:
+        known.setdefault(str(symbol), tokens)  # the length of another sequence
+    widths = [max(width, WIDE) if stays_wide(op) else width for _, op in memory.inputs]
+    entering = zip(memory.inputs, widths, strict=True)
+    read = sum(_bytes(op.type, known, each) for (_, op), each in entering)
+    graph = memory.graph
+    made = sum(_bytes(graph[id].type, known, width) for id in graph.outputs.values())
+    flops = batch * float(evaluate(found.flops, known))
+    state = WIDE * batch * float(evaluate(found.state, known))
+    forward = read + made + state
+    return {
+        FORWARD: Work(forward, flops),
+        BACKWARD: Work(forward + read + made + read, 3 * flops),
+        DECODE: Work(forward + state, flops),
+    }
+
+
+def stays_wide(entering: ir.Input) -> bool:
+    """Whether an input is float32 beside narrower ones: a decay's logarithm, a weight."""
+    return gate_of(entering.name) is not None or "t" not in entering.type.names
+
+
+def _bytes(type: Type, known: Mapping[str, Number], width: int) -> float:
+    count = 1.0
+    for axis in type.axes:
+        count *= float(evaluate(axis.size, known))
+    return count * width

@@ -37,7 +37,7 @@ def warnings_of(layer: Layer) -> tuple[Diagnostic, ...]:
     if not any(isinstance(node.op, Recurrence) for graph in graphs for node in graph):
         return found
     from archc.numerics.gates import gates_in_logs  # passes: only where there is a recurrence
-    from archc.recurrence.affine.decays import decays
+    from archc.recurrence.affine.normalize import decays
     from archc.recurrence.chunk.loops import loops
 
     if not loops(gates_in_logs(layer, decays)):

@@ -3,7 +3,8 @@ between."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 import sympy
 
@@ -12,11 +13,10 @@ from archc.dims import T_SEEN, TIME, Axis, stream
 from archc.elaborate import distances, expr, implicit, ops
 from archc.elaborate.clashes import check_index, index_of
 from archc.elaborate.heads import Define, heads_of, live_entries, node_name
-from archc.elaborate.mentions import free_names
-from archc.elaborate.ranges import bounded
+from archc.elaborate.mentions import free_names, names_defined
 from archc.elaborate.reach import bounds_of, reach
 from archc.elaborate.scope import Along, AttendScope, BlockStream, Scope
-from archc.elaborate.values import Frame, Tensor, Value
+from archc.elaborate.values import Frame, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.typing import layer_graph
@@ -320,3 +320,40 @@ def _of_both(scope: Scope, node: tree.Along, attend: AttendScope) -> Refused:
         node.body.span,
         helps=helps if node.kind == "sum" else [],
     )
+
+
+def bounded(scope: Scope, node: tree.Attend) -> tree.Attend:
+    """The `attend` without those ends of its range that mention a name that is `none`: with `w`
+    none, `t - w < s <= t` is `s <= t`, `all t - w < s < t + w` is `all s`, and `all b ending <= w`
+    is `all b`."""
+    range = node.range
+    if node.everything or not isinstance(range, tree.Compare):
+        return node
+    terms, ops = list(range.terms), list(range.ops)
+    own = names_defined(node.body)
+    if node.ending and not _open(scope, terms[-1], own):
+        return node
+    while len(terms) > 1 and _open(scope, terms[0], own):
+        terms, ops = terms[1:], ops[1:]
+    while len(terms) > 1 and _open(scope, terms[-1], own):
+        terms, ops = terms[:-1], ops[:-1]
+    if len(terms) == len(range.terms):
+        return node
+    if len(terms) == 1:
+        name = replace(terms[0], span=range.span)
+        return replace(node, range=name, everything=True, ending=False)
+    return replace(node, range=tree.Compare(range.span, tuple(terms), tuple(ops)))
+
+
+def _open(scope: Scope, term: tree.Expr, own: Collection[str]) -> bool:
+    """Whether an end of a range mentions a name that is `none`, and so is no end. The block's `own`
+    names are none of these."""
+    names = [name for name in free_names(term) if scope.index(name) is None and name not in own]
+    return any(_is_none(scope, name, term) for name in names)
+
+
+def _is_none(scope: Scope, name: str, term: tree.Expr) -> bool:
+    if scope.find(name) is None:
+        return name == "none"
+    value = scope.lookup(name, term.span)
+    return isinstance(value, Option) and value.value is None

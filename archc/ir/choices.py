@@ -82,3 +82,9 @@ class Seen:
     def one_sided(self) -> list[Span | None]:
         """The choices of the best few that never were one, in the order of the layer."""
         return [span for (_, _, span), ranked in self.ranked.items() if not ranked]
+
+
+def chooses(op: ir.Attend) -> bool:
+    """Whether all that an attend makes are choices: the places of the largest scores of each
+    reader. They have no gradient, and those of one reader do not depend on other readers."""
+    return all(isinstance(op.body[id].op, ir.Top) for id in op.body.outputs.values())

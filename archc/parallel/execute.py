@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -19,7 +20,7 @@ from archc.backends.renamed import at_path
 from archc.backends.writer import attribute, identifier, snake
 from archc.compile import before_chunks, function_of, with_chunked_forms
 from archc.ir import layer as ir
-from archc.ir.graph import Node
+from archc.ir.graph import Graph, Node
 from archc.ir.sizes import Number, evaluate
 from archc.law import CompositionLaw
 from archc.origin import backend_here, origin_of
@@ -33,7 +34,6 @@ from archc.parallel.exchange import (
 )
 from archc.parallel.heads import check_heads, heads_of
 from archc.parallel.mesh import Ranks
-from archc.parallel.noise import agreed_seed, along_tokens, drawing
 from archc.parallel.own_tokens import tokens_of
 from archc.parallel.pieces import ATTEND, CALL, RECURRENCE, Piece, pieces_of
 from archc.parallel.placement import Crossing, Mark, Pending, Split, place_of
@@ -422,3 +422,48 @@ class Run:
                 value = summed(ranks, title, value, alike)
                 value = value / ranks.count if mark.fn == "mean" else value
         return value
+
+
+MOST = 2**31
+"""Seeds that are drawn are below this."""
+
+
+def noises(graph: Graph) -> Iterator[Node]:
+    """The ops of dropout in a graph, and in the bodies of its recurrences and attends."""
+    for node in graph:
+        if isinstance(node.op, ir.Noise):
+            yield node
+        elif isinstance(node.op, ir.Recurrence | ir.Attend):
+            yield from noises(node.op.body)
+
+
+def along_tokens(graph: Graph) -> bool | None:
+    """Whether dropout is of values of each token: None where some of it is, and other not."""
+    kinds = {any(axis.kind == "stream" for axis in node.type.axes) for node in noises(graph)}
+    inner = any(isinstance(node.op, ir.Recurrence) and any(noises(node.op.body)) for node in graph)
+    kinds |= {True} if inner else set()
+    return None if len(kinds) == 2 else True in kinds
+
+
+def agreed_seed(ranks: Sequence[Ranks], device: torch.device) -> int:
+    """A number that the first process draws from its generator, on all of them."""
+    seed = torch.randint(MOST, (1,)).to(device)
+    for each in ranks:
+        every = seed.new_empty(each.count)
+        each.ask(
+            "the seed of dropout",
+            lambda every=every, each=each, seed=seed: dist.all_gather_into_tensor(
+                every, seed, group=each.group
+            ),
+        )
+        seed = every[:1].clone()
+    return int(seed)
+
+
+@contextmanager
+def drawing(seed: int, like: Tensor) -> Iterator[None]:
+    """What is drawn inside comes from a seed; the generators go on from where they were."""
+    places = [like.device] if like.is_cuda else []
+    with torch.random.fork_rng(devices=places):
+        torch.manual_seed(seed)
+        yield

@@ -24,10 +24,9 @@ from archc.ir.graph import Node
 from archc.ir.kernel import Kernel, Kernels
 from archc.ir.sizes import evaluate
 from archc.schedule.devices import LAUNCH, Device
-from archc.schedule.memory import OnChip, on_chip
+from archc.schedule.memory import OnChip, of_steps, on_chip, walks_tokens
 from archc.schedule.operands import PAIRED, is_product
 from archc.schedule.program import Key, Program, Setting, Step
-from archc.schedule.step_memory import of_steps, walks_tokens
 
 AGAIN = 10.0
 """How much faster than memory the second cache gives what programs read again."""

@@ -18,10 +18,15 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.kernel import BLOCK, POINTWISE, WHOLE, Kernel, loaded_by_walk, warps
+from archc.ir.sizes import evaluate
+from archc.lowering.steps import Stepping, stepping
+from archc.lowering.values import Refusal
 from archc.schedule.devices import REFERENCE, Budget
 from archc.schedule.levels import is_renamed
 from archc.schedule.operands import PAIRED, is_product, summed, tile_of_rows
 from archc.schedule.program import OUTER, STATE, WIDE, Key, Program, Setting, Step
+from archc.tile.language import Dot, statements
+from archc.tile.resources import Launch
 
 CHUNKS = (64, 32, 16)
 """Lengths of chunks that kernels are made for, the best first."""
@@ -400,3 +405,37 @@ class Tiles:
         products at a time."""
         copies = 2 if self._is_exact else 1
         return copies * WIDE * (a + b)
+
+
+DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+
+SHORT, LEAST = 8, 16
+"""The shortest block of a dim that programs share, and that of a dim of a product of matrices."""
+
+
+def walks_tokens(kernel: Kernel) -> bool:
+    """Whether a kernel is one of `steps`."""
+    return kernel.tokenwise
+
+
+def of_steps(kernel: Kernel, setting: Setting) -> OnChip:
+    """What a program holds where it holds most, with the shortest block of what programs share;
+    nothing, where there is no program."""
+    made = stepping(kernel)
+    if isinstance(made, Refusal):
+        return OnChip(0, 0)
+    held = Launch(made.program, _known(made, setting)).on_chip()
+    return OnChip(held.shared, held.held)
+
+
+def _known(made: Stepping, setting: Setting) -> dict[str, int | float | str]:
+    """The sizes and constants of a launch."""
+    dtype, sizes = DTYPES[setting.dtype], setting.sizes
+    dots = any(isinstance(each.op, Dot) for each in statements(made.program.body))
+    found: dict[str, int | float | str] = {"IO": dtype, "DOT": dtype, "PRECISION": "tf32x3"}
+    found |= {"BLOCK": LEAST if dots else SHORT, "BLOCKS": 1}
+    found |= {symbol.name: 1 for symbol in made.program.sizes}  # of which no tile is made
+    found |= {name: evaluate(size, sizes) for name, size in made.sizes.items()}
+    for name, size in made.blocks.items():
+        found[name] = max(LEAST, 1 << (int(evaluate(size, sizes)) - 1).bit_length())
+    return found

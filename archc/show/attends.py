@@ -16,7 +16,7 @@ from archc.attention.weighted_sum import WeightedSum
 from archc.backends.triton.fold import for_kernels, how_packed, is_library, told
 from archc.compile import folded, lowered
 from archc.ir import layer as ir
-from archc.ir.chooses import chooses
+from archc.ir.choices import chooses
 from archc.ir.graph import Node
 from archc.ir.rewrite import rewrite
 from archc.ir.text import called_layers

@@ -16,8 +16,11 @@ from rich.table import Table
 from archc.dims import in_words
 from archc.ir.graph import Graph
 from archc.ir.kernel import Buffer, Kernel
-from archc.ir.sizes import Number
+from archc.ir.sizes import Number, evaluate
 from archc.ir.text import op_text
+from archc.lowering.grid_steps import PAIR, over_grid
+from archc.lowering.values import Refusal
+from archc.runtime.steps import grid_way
 from archc.schedule import budget
 from archc.schedule.cost import Cost
 from archc.schedule.decisions import (
@@ -29,7 +32,6 @@ from archc.schedule.decisions import (
 )
 from archc.show.amounts import COLUMNS, in_lines, in_short, in_time, percent
 from archc.show.planned import Part, Planned
-from archc.show.spread import instead_of
 from archc.show.walks import Division, division, walks_chunks
 
 NOTHING = "no recurrence: nothing is carried from token to token, and there is no kernel\n"
@@ -400,3 +402,33 @@ def _division_json(plan: Planned, part: Part, kernel: Kernel) -> dict[str, Any]:
 
 def _why(decision: Decision) -> dict[str, Any]:
     return {"rule": decision.rule, "about": list(decision.about), "text": str(decision)}
+
+
+def instead_of(kernel: Kernel, plan: Planned) -> str:
+    """In words, what is done in place of a kernel that has no room."""
+    made, setting = over_grid(kernel), plan.setting
+    if isinstance(made, Refusal) or made.spread is None:
+        reason = made.reason if isinstance(made, Refusal) else "it is not spread"
+        return f"its tokens are a loop in PyTorch, as it has {reason}"
+    values, *axes = (size for _, size in made.spread.exchange.axes)
+    own = {str(name): evaluate(symbol, setting.sizes) for name, symbol in made.sizes.items()}
+    own["B"] = setting.sizes["batch"]
+    batch, *heads, dim = (
+        int(axis.subs({s: own[str(s)] for s in axis.free_symbols})) for axis in axes
+    )
+    count, products = heads[0] if heads else 1, made.spread.products
+    width = 8 if setting.dtype == "float32" else 2
+    processors = plan.conditions.device.processors
+    way = grid_way(batch, count, dim, products, width, processors)
+    if way is None:
+        return (
+            f"its tokens are a loop in PyTorch, as {products} x {dim:,} x {dim:,} weights do not"
+            f" fit into the shared memory of {processors} processors"
+        )
+    rows, part, *_ = way
+    programs = -(-batch // rows) * count * -(-dim // part)
+    each = int(values) // PAIR
+    return (
+        f"it is spread over the GPU, {programs} programs with {part} of {dim:,} each, which hand"
+        f" {each} value{'s' * (each > 1)} to each other at every token"
+    )

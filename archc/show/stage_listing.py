@@ -4,6 +4,7 @@ by stage, and its gradient."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from archc.algebra.decisions import decisions
@@ -11,7 +12,6 @@ from archc.algebra.simplify import simplify
 from archc.autodiff.keep import report
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.chunk_stages import CHUNKS, TOKENS, Stage, stages
 from archc.ir.graph import Graph
 from archc.ir.text import graph_json, graph_text
 from archc.recurrence.affine.listing import as_text
@@ -187,3 +187,37 @@ def gradient_json(study: Study) -> dict[str, Any]:
         for s in found.saved
     ]
     return head_json(study) | {"saved": saved, "backward": graph_json(found.backward)}
+
+
+PARALLEL, CHUNKS, TOKENS = "parallel", "along chunks", "along tokens"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Nodes of one stage in dataflow order. kind: "parallel" (for all chunks at once), "along
+    chunks", or "along tokens" (states that stay a loop); `number` counts the loops before it."""
+
+    kind: str
+    number: int
+    nodes: tuple[int, ...]
+
+
+def stages(graph: Graph, stream: str) -> tuple[Stage, ...]:
+    """The stages of a chunked form of a Recurrence along `stream`, in order, without its inputs.
+
+    Only a Recurrence waits from chunk to chunk: a value's stage is the number of Recurrences, one
+    after the other, that it depends on.
+    """
+    depth: dict[int, int] = {}
+    found: dict[tuple[int, str], list[int]] = {}
+    for node in graph:
+        depth[node.id] = max((depth[operand] for operand in node.operands), default=0)
+        if isinstance(node.op, ir.Recurrence):
+            kind = TOKENS if node.op.stream.name == stream else CHUNKS
+            found.setdefault((depth[node.id], kind), []).append(node.id)
+            depth[node.id] += 1
+        elif not isinstance(node.op, ir.Input):
+            found.setdefault((depth[node.id], PARALLEL), []).append(node.id)
+    order = [PARALLEL, CHUNKS, TOKENS]
+    keys = sorted(found, key=lambda key: (key[0], order.index(key[1])))
+    return tuple(Stage(kind, number, tuple(found[number, kind])) for number, kind in keys)

@@ -26,7 +26,7 @@ from archc.backends.writer import INDENT, Names, Writer, identifier
 
 from archc.dims import Axis
 from archc.ir import layer as ir
-from archc.ir.chooses import chooses
+from archc.ir.choices import chooses
 from archc.ir.decode import decode_pays
 from archc.ir.graph import Graph, Node
 

@@ -21,7 +21,7 @@ from archc.backends.writer import Names
 from archc.attention.bounds import bound, conjuncts, up_to_the_reader
 from archc.dims import T_SEEN, TIME
 from archc.ir import layer as ir
-from archc.ir.chooses import chooses
+from archc.ir.choices import chooses
 from archc.ir.graph import Node
 
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from archc.backends.eager.literals import literals
 from archc.backends.eager.region import argument_list
 from archc.backends.eager.scope import Scope, write_sizes
-from archc.backends.writer import Writer, quoted
+from archc.backends.writer import Writer, literals, quoted
 
 from archc.dims import Axis
 

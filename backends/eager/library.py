@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from archc.backends.eager.file import File
 from archc.backends.eager.graph_function import GraphFunction, plain
-from archc.backends.eager.literals import literals
 from archc.backends.eager.op import Op
-from archc.backends.writer import COLUMNS, INDENT, Writer, quoted
+from archc.backends.writer import COLUMNS, INDENT, Writer, literals, quoted
 
 from archc.ir.value_names import cotangent
 

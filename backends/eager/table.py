@@ -9,10 +9,9 @@ from archc.backends.eager.attend import attend
 from archc.backends.eager.calls import callee
 from archc.backends.eager.chunk_ops import CHUNK_EMITTERS
 from archc.backends.eager.chunked import recurrence
-from archc.backends.eager.conjugate import conjugate
 from archc.backends.eager.elementwise import elementwise
 from archc.backends.eager.scope import Scope
-from archc.backends.eager.system import substitute
+from archc.backends.eager.systems import conjugate, substitute
 from archc.backends.eager.value import Value
 
 from archc.ir import chunk as ck

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from archc.backends.eager.file import File
 from archc.backends.eager.library import DIGEST
-from archc.backends.eager.literals import literals
 from archc.backends.triton.program_launch import ProgramLaunch, write_program
-from archc.backends.writer import COLUMNS, INDENT, Names, Writer, quoted
+from archc.backends.writer import COLUMNS, INDENT, Names, Writer, literals, quoted
 
 from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Source, WeightedSum

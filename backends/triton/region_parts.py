@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from archc.backends.eager.elementwise import IN_FLOAT32
-from archc.backends.eager.literals import literals
 from archc.backends.eager.scope import Scope
-from archc.backends.writer import COLUMNS, INDENT, Writer, quoted
+from archc.backends.writer import COLUMNS, INDENT, Writer, literals, quoted
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph

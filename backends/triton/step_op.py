@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from archc.backends.eager.graph_function import GraphFunction
-from archc.backends.eager.literals import literals
 from archc.backends.eager.op import arguments_of
 from archc.backends.eager.scope import write_sizes
 from archc.backends.triton.step_function import StepFunction
-from archc.backends.writer import COLUMNS, INDENT, Writer, quoted
+from archc.backends.writer import COLUMNS, INDENT, Writer, literals, quoted
 
 if TYPE_CHECKING:
     from archc.backends.eager.chunked import ChunkedFunction

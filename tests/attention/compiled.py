@@ -30,7 +30,7 @@ from archc.attention.scores import scores_of
 from archc.attention.weighted_sum import WeightedSum
 from archc.compile import lowered, slopes_of
 from archc.ir import layer as ir
-from archc.ir.chooses import chooses
+from archc.ir.choices import chooses
 from archc.ir.rewrite import rewrite
 from archc.lowering.attention import BORDERS
 from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen

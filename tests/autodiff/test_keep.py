@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sympy
 
-from archc.autodiff.keep import per_token, report
+from archc.autodiff.keep import per_token, report, whole
 from archc.autodiff.reverse import gradient
-from archc.autodiff.whole import whole
 from archc.dims import T_SEEN, TIME, stream
 from archc.ir import chunk as ck
 from archc.ir import layer as ir

@@ -7,7 +7,7 @@ import pytest
 import archc
 from archc.compile import elaborated, lowered, text_of
 from archc.ir import layer as ir
-from archc.ir.chooses import chooses
+from archc.ir.choices import chooses
 from archc.ir.rewrite import rewrite
 from archc.schedule.choosing import choices_within
 from archc.source import Source

@@ -82,7 +82,7 @@ class ChunkOp(ABC):
     @abstractmethod
     def gradient(self, b: Gradients, node: Node, d: int) -> Cotangents:
         """The cotangents of its operands from that of its value, `d`; the docstring has the
-        formula. `archc/autodiff/rules.py` says where more is known from the graph around it."""
+        formula. `archc/autodiff/reverse.py` says where more is known from the graph around it."""
 
     @abstractmethod
     def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:

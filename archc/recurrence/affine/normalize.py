@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from archc.dims import free_symbols
 from archc.ir import layer as ir
 from archc.ir.graph import components
 from archc.recurrence.affine.atoms import Table, TooLong
@@ -185,3 +186,18 @@ def _side_by_side(a: NormalForm, b: NormalForm) -> bool:
 def _left(step: Step) -> tuple[object, ...]:
     """A micro-step but for what is written."""
     return step.decay, step.value, tuple((term.x, term.w, term.after) for term in step.terms)
+
+
+def decays(recurrence: ir.Recurrence) -> list[str]:
+    """The captures that decay a matrix state: they had better enter as logarithms."""
+    found: dict[str, None] = {}
+    for form in normal_forms(recurrence):
+        gates = [step.decay for each in form.forms for step in each.steps]
+        for symbol in {s for gate in gates if form.kind == MATRIX for s in free_symbols(gate)}:
+            atom = form.atoms.get(symbol)
+            node = (
+                recurrence.body[atom.node] if atom is not None and atom.node is not None else None
+            )
+            if node is not None and isinstance(node.op, ir.Input):
+                found[node.op.name] = None
+    return [name for name in recurrence.captures if name in found]

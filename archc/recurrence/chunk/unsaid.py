@@ -22,7 +22,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.value_names import gate_of
 from archc.numerics.constants import required
 from archc.numerics.gates import gates_in_logs, in_logs
-from archc.recurrence.affine.decays import decays
+from archc.recurrence.affine.normalize import decays
 from archc.recurrence.chunk.chunked import studies
 from archc.recurrence.chunk.derived import Kept
 from archc.source import Span
