@@ -272,7 +272,7 @@ class Spec:
         return self._function("fused_op", cut.fused_op(with_chunks(self.layer)))
 
     def classify(self) -> tuple[Class, ...]:
-        """What kind of memory each of the layer's recurrences and attends is, and why."""
+        """The kind of memory of each of the layer's recurrences and attends, with the reason."""
         return classify(before_chunks(self.layer))
 
     def _warn(self, layer: ir.Layer) -> None:

@@ -145,7 +145,7 @@ def slopes_of(graph: Graph, wanted: Sequence[str]) -> Graph | str:
 
 
 def folded(attend: ir.Attend) -> tuple[Found, ...]:
-    """What each sum over the tokens read of an attend is, with its derivative."""
+    """Each sum over the tokens read of an attend, recognised, with its derivative."""
     return folds(attend, slopes_of)
 
 
@@ -216,8 +216,8 @@ def prepared(graph: Graph, heads: Collection[str]) -> Graph:
 
 
 def token_regions(layer: ir.Layer, away: Collection[int] = ()) -> list[RegionKernels | Left]:
-    """What stands around recurrences and products with parameters: the programs of each token
-    region, and why another one is in PyTorch. `away`: nodes that stay where they are."""
+    """The programs of each token region, or the reason why it is in PyTorch. `away`: nodes that
+    stay where they are."""
     found: list[RegionKernels | Left] = []
     for region in regions(layer.graph, never=away):
         if isinstance(region, Left):
@@ -285,7 +285,7 @@ class Kernels:
 
 @lru_cache(KEPT)
 def kernels_of(layer: ir.Layer) -> Kernels:
-    """What kernels there are for an elaborated layer."""
+    """The kernels of an elaborated layer."""
     ready = whole_for_kernels(with_chunked_forms(layer))
     return Kernels(*triton.kernels_in(Plan(ready, runtime="import"), SCHEDULE))
 

@@ -282,7 +282,7 @@ class _Excerpt:
 
     @property
     def before(self) -> str:
-        """What stands for the characters that are left out in front."""
+        """The mark for characters left out in front: an ellipsis, or nothing."""
         return "…" if self.start else ""
 
     @property

@@ -1,4 +1,4 @@
-"""What some parts of archc need besides what it is installed with, and how to install that."""
+"""The optional packages of archc's extras, and how to install them."""
 
 from __future__ import annotations
 

@@ -337,7 +337,7 @@ def split(
     chunk: int = CHUNK,
     **options: Any,
 ) -> tuple[Any, ...]:
-    """What `op(*inputs, state=state)` returns, computed in parts that do not wait for one another:
+    """The result of `op(*inputs, state=state)`, computed in parts that do not wait for one another:
     their summaries, then the state that each starts from, then each by itself. `options` are those
     of `op`."""
     import torch  # takes a second: only where tensors are there already

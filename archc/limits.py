@@ -40,7 +40,7 @@ CALLS = 20_000
 
 
 def over_budget(what: str, span: Span | None, *helps: str) -> ArchError:
-    """What exceeds the budget, and where."""
+    """The diagnostic for `what` exceeds the budget, at its place."""
     return fail("E0009", f"too large to compile: {what}", span, helps=helps)
 
 

@@ -170,8 +170,8 @@ def _called(node: Node, otherwise: str) -> str:
 
 
 def _exact(run: _Run, found: Mixer, inside: Collection[int]) -> MixerMatrix:
-    """What the memory makes of one-hot vectors in place of its values: channel c holds token c, so
-    that as many tokens as there are channels are seen at a time."""
+    """The exact matrix, from one-hot vectors in place of the memory's values: channel c holds token
+    c, so that as many tokens as there are channels are seen at a time."""
     graph = run.origin.layer.graph
     enters = {str(id): id for id in entering(graph, inside) if "batch" in graph[id].type.names}
     operands = run(graph, enters, run.inputs)

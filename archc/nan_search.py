@@ -112,5 +112,5 @@ class Watcher:
         self.found.setdefault(-1 if token is None else token, FirstNaN(name, token, row, where))
 
     def first(self) -> FirstNaN | None:
-        """What is NaN at the earliest token."""
+        """The NaN at the earliest token."""
         return self.found[min(self.found)] if self.found else None

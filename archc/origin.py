@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 BACKENDS = ("auto", "eager", "triton")
-"""What a module may be made with. `auto`: kernels for tensors on a GPU where torch sees one, and
-PyTorch for all others."""
+"""The backends of a module. `auto`: kernels for tensors on a GPU where torch sees one, and PyTorch
+for all others."""
 
 
 def backend_here(backend: str) -> str:
@@ -80,8 +80,8 @@ class Imports:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a class is compiled from: a spec with its imports, which layer of it, what is decided
-    when it is elaborated, the backend asked for, and whether products with parameters are calls of
+    """The recipe of a class: a spec with its imports, one layer of it, the choices made when it is
+    elaborated, the backend asked for, and whether products with parameters are calls of
     `nn.Linear`."""
 
     spec: tuple[str, str]
@@ -162,13 +162,13 @@ def tell(module: nn.Module, origin: Origin) -> None:
 
 
 def _called(origin: Origin, call: ir.Call) -> Origin:
-    """What a layer that another one calls was made from."""
+    """The origin of a layer that another one calls."""
     sizes = callee_sizes(call, origin.sizes)
     return Origin(call.callee, sizes, origin.recipe, (*origin.path, call.path))
 
 
 def origin_of(module: nn.Module) -> Origin:
-    """What a module was made from; ValueError for one that archc has not made."""
+    """The origin of a module; ValueError for one that archc has not made."""
     origin = getattr(module, "_archc", None)
     if not isinstance(origin, Origin):
         raise ValueError(f"{type(module).__name__} was not made by `Spec.module`, nor is in one")

@@ -61,7 +61,7 @@ def mixer(
 
 
 def _names(found: MixerMatrix) -> list[str]:
-    """What each panel shows: `H = 0`."""
+    """The title of each panel: `H = 0`."""
     dims = found.axes[1:-2]
     places = product(*(range(size) for size in found.data.shape[1:-2]))
     return [", ".join(f"{d} = {i}" for d, i in zip(dims, p, strict=True)) for p in places]

@@ -22,8 +22,8 @@ from archc.slots import Slots, alone, taken, tokens_seen
 
 @dataclass(frozen=True)
 class TextModel:
-    """What a model that reads tokens gives: which of its outputs are the logits, of how many
-    tokens; and how many tokens its shortest table of positions has room for."""
+    """A model that reads tokens: which of its outputs are the logits, of how many tokens; and how
+    many tokens its shortest table of positions has room for."""
 
     name: str
     place: int

@@ -54,7 +54,7 @@ class Continued:
         return len(self.tokens) + len(self.new)
 
     def share(self) -> float:
-        """What is random of its next token."""
+        """The random number that chooses its next token."""
         if self.choice.seed is None:
             return float(torch.rand((), dtype=torch.float64))
         return share(self.choice.seed, 0, len(self.new))
@@ -418,7 +418,7 @@ def _groups(prompts: Sequence[Tensor], chunk: int | None) -> Iterator[list[Tenso
 
 
 NO_TOKEN = -1
-"""What a slot without a sequence reads, as token 0, and does not keep."""
+"""The token of a slot without a sequence: it is read as token 0, and not kept."""
 
 
 def _steady(model: nn.Module) -> bool:
@@ -436,7 +436,8 @@ def _blank_logits(model: nn.Module, kind: Any, slots: int) -> Tensor:
 
 
 def _seen(logits: Tensor) -> Tensor:
-    """What is to be known of logits [slots, vocab] before tokens are drawn, in one tensor."""
+    """The facts about logits [slots, vocab] that are needed before tokens are drawn, in one
+    tensor."""
     return torch.stack([logits.argmax(-1), logits.isnan().any(-1).long()])
 
 

@@ -179,8 +179,9 @@ class Slots:
         return True
 
     def run(self, tokens: Tensor, live: Tensor) -> Any:
-        """What the model makes of tokens [slots, 1]: a call of tensors alone, which a CUDA graph
-        can record. Slots that are not `live` [slots] are as if nothing had been read there."""
+        """The result of the model for tokens [slots, 1]: a call of tensors alone, which a CUDA
+        graph can record. Slots that are not `live` [slots] are as if nothing had been read
+        there."""
         made, state = self.model(tokens, state=self.state, return_state=True)
         advance(self.state, state, live)
         return made

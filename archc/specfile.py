@@ -100,7 +100,7 @@ def _bundled(name: str) -> BundledSource:
 
 
 def _standard_input() -> bytes:
-    """What is there to read; a process may have been started without a standard input."""
+    """All of standard input; a process may have been started without one."""
     reason = "it is closed"
     if sys.stdin is not None:
         try:

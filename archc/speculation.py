@@ -23,7 +23,7 @@ from archc.sampling import Choice, TextModel, reading, to_continue
 
 
 class Dice(Protocol):
-    """What chance decides."""
+    """The decisions of chance."""
 
     def draw(self, weights: Tensor) -> int:
         """A token, by weights [vocab]."""

@@ -42,8 +42,8 @@ def state_from(memory: ir.Layer, op: Callable[..., Any], given: Mapping[str, Any
 
 
 def _seen_alike(fields: Sequence[Field]) -> dict[str, str]:
-    """What the number of tokens is called that an attend has kept, by the field: fields that keep
-    the same tokens of one sequence are equally long."""
+    """A name for the number of tokens that an attend has kept, by field: fields that keep the same
+    tokens of one sequence are equally long."""
     kinds: dict[tuple[str, str], str] = {}
     found = {}
     for field in fields:

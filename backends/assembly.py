@@ -8,7 +8,7 @@ from archc.backends.eager.file import File
 from archc.backends.embedding import imports_of, needs_of
 
 NOTES = {"CHUNK": "tokens of a chunk", "STEPS": "fewer tokens than these go one by one"}
-"""What numbers at the head of a file are, by the first letters of their names."""
+"""The meaning of numbers at the head of a file, by the first letters of their names."""
 
 CHECK = "# --- self-check: run this file ---"
 

@@ -1,4 +1,5 @@
-"""What a generated file takes from the runtime (`archc/runtime`), and how it gets it.
+"""The definitions that a generated file takes from the runtime (`archc/runtime`), embedded or
+imported.
 
 The runtime is plain modules. Which definitions a text needs follows from its names: those that it
 reads and that it neither defines nor takes from Python (`symtable` knows), then those that these
@@ -155,7 +156,7 @@ def exported() -> dict[str, Definition]:
 
 @cache
 def imported() -> dict[str, Import]:
-    """What the runtime imports from elsewhere, by the names of it there and in files."""
+    """The runtime's imports from elsewhere, by their names there and in files."""
     found: dict[str, Import] = {}
     for module in modules().values():
         for name, each in module.imports.items():
@@ -169,15 +170,15 @@ def imported() -> dict[str, Import]:
 
 @dataclass(frozen=True)
 class Needs:
-    """What texts need: definitions of the runtime in order, and names of imports."""
+    """The needs of texts: definitions of the runtime in order, and names of imports."""
 
     definitions: tuple[Definition, ...]
     imports: frozenset[str]
 
 
 def needs_of(texts: Iterable[str], embedded: bool) -> Needs:
-    """What texts that stand together in a file need from elsewhere; of definitions that are not
-    embedded those alone that the texts name."""
+    """The needs of texts that stand together in a file; of definitions that are not embedded those
+    alone that the texts name."""
     read = names_read(*texts)
     waiting, wanted = sorted(read & {*exported()}), set[str]()
     outside = read - {*exported()}

@@ -29,7 +29,7 @@ class Text:
     text: str
     level: int = ATOM
     inner: Text | None = None
-    """What a minus or `~` in front applies to."""
+    """The operand of a minus or `~` in front."""
 
     def at(self, level: int) -> str:
         """The text as an operand of an operator of that level."""

@@ -50,7 +50,7 @@ def broken(line: str, columns: int, indent: str = INDENT) -> list[str]:
 
 
 def _header(line: str, lead: str, columns: int, indent: str) -> list[str]:
-    """What opens a block: its last bracket stands open, and what is in it further in."""
+    """The line that opens a block: its last bracket stands open, its content further in."""
     loop = LOOP.fullmatch(line)
     if loop is not None and len(loop[1] + loop[2]) > columns - 20:
         inner = _filled(lead + indent, pieces(loop[2]), "", lead + indent, columns, indent)
@@ -166,7 +166,7 @@ def pieces(text: str) -> list[str]:
 
 
 def _at_commas(text: str, places: Sequence[tuple[int, str]]) -> list[str]:
-    """What stands between commas, each with its own."""
+    """The parts between commas, each with its own."""
     cuts = [0, *(place + 1 for place, char in places if char == ","), len(text)]
     parts = (text[a:b].strip() for a, b in itertools.pairwise(cuts))
     return [part for part in parts if part]

@@ -53,8 +53,8 @@ def spelled(layer: ir.Layer) -> set[str]:
 
 
 def _names(layer: ir.Layer) -> Iterator[tuple[Spelling, str, Span | None]]:
-    """What a layer names, how a file spells it, and where it stands: attributes of its module,
-    then values."""
+    """The names of a layer, with their spelling in a file and their place: attributes of its
+    module, then values."""
     for arg in layer.args:
         yield attribute, arg.name, None
     for id, param in layer.params:

@@ -53,7 +53,7 @@ _LOCALS = """
     draw chunk CHUNK STEPS ctx cu_seqlens attention_mask states halves off_diagonal saved given
     training
 """
-"""What lines of generated functions call things of their own."""
+"""Names that lines of generated functions give to things of their own."""
 
 PACKAGE = "archc.runtime"
 CHECKED = "selfcheck"
@@ -71,8 +71,8 @@ def runtime_modules() -> dict[str, tuple[str, ast.Module]]:
 
 @cache
 def reserved() -> frozenset[str]:
-    """What generated functions call things of their own: what they take from the runtime, what that
-    imports, and their own locals. A value of a spec has another name there."""
+    """Names that generated functions use themselves: those taken from the runtime, its imports, and
+    their own locals. A value of a spec has another name there."""
     found = {*_LOCALS.split()}
     for module, (_, tree) in runtime_modules().items():
         for node in tree.body:
@@ -238,7 +238,7 @@ def wrapped(line: str, width: int, taken: int = 0, hang: str = "") -> list[str]:
 
 
 def statement(span: Span) -> str:
-    """What a span says on its first line, without the comment behind it."""
+    """The first line of a span, without the comment behind it."""
     return span.text.split("\n")[0].split("#")[0].strip()
 
 

@@ -87,7 +87,8 @@ class Form:
         return sympy.Add(*(size(a for a in axes if a.name != self.op.source) for axes in own))
 
     def option(self, name: str, body: Graph) -> Option:
-        """What one order of the products costs, with what is made of the new tokens outside."""
+        """The cost of one order of the products: of the body, and of the values made of new tokens
+        outside."""
         made = [self.graph[id] for id in self.outside]
         flops = operations(body, {}) + sympy.Add(*(_operations(self.graph, n) for n in made))
         moved = _moved(self.op, body) + 2 * sympy.Add(*(size(n.type.axes) for n in made))
@@ -183,12 +184,12 @@ def _pays(new: Form, old: Form, args: Sequence[ir.Arg]) -> bool:
 
 
 def _decoding(form: Form) -> Option:
-    """What a form costs where one token reads many."""
+    """The cost of a form where one token reads many."""
     return form.options()[-1]
 
 
 def _kept_by_others(graph: Graph, node: Node) -> set[int]:
-    """What the other attentions of a layer keep."""
+    """The values that the other attentions of a layer keep."""
     kept: set[int] = set()
     for other in graph:
         if isinstance(other.op, ir.Attend) and other.id != node.id:

@@ -31,7 +31,7 @@ READ = sympy.Integer(1 << 16)
 
 @dataclass
 class Handed:
-    """What a body is handed instead: captures with their roles, and the operand of each."""
+    """The entry of a body in its new order: captures with their roles, and the operand of each."""
 
     captures: list[tuple[str, str]] = field(default_factory=list)
     operands: list[int] = field(default_factory=list)
@@ -137,7 +137,7 @@ class _Body:
         return self.new
 
     def _expanded(self, chain: Chain) -> int:
-        """What a chain makes of its latent, for each token read."""
+        """The last value of a chain, made of its latent for each token read."""
         known = {chain.latent: self._entered(chain.latent, "read")}
         for step in chain.steps:
             node = self.outer[step]

@@ -20,8 +20,8 @@ Cost = tuple[float, ...]
 POINTS: tuple[tuple[float, float], ...] = tuple(
     (size, length) for size in (64.0, 16.0, 1024.0) for length in (64.0, 1.0, 4096.0)
 )
-"""What every named size and what every stream's length is taken to be; batch is 1. The first point
-is the one by which the best of several ways is chosen."""
+"""Points (size, length) at which costs are compared: the value of every named size and of every
+stream's length; batch is 1. The best of several ways is chosen at the first point."""
 
 FREE: Cost = (0.0,) * len(POINTS)
 

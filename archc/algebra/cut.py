@@ -71,8 +71,8 @@ def fused_op(layer: ir.Layer, known: Known | None = None) -> ir.Layer:
 
 
 def entering(layer: ir.Layer) -> ir.Layer:
-    """What comes before the memory, as a layer: its outputs are the inputs of `op`, by their names.
-    Raises NoMemory for a layer that has none."""
+    """The part of a layer before its memory, as a layer: its outputs are the inputs of `op`, by
+    their names. Raises NoMemory for a layer that has none."""
     inside = memory_of(layer)
     graph, names = layer.graph.copy(), _Names()
     edge = _in_spec_order(graph, _operands_outside(graph, inside))
@@ -160,7 +160,8 @@ def _cut(layer: ir.Layer, inside: Iterable[int], edge: Iterable[int], known: Kno
 
 
 def promises(old: Graph, new: Graph, copies: Mapping[int, int], known: Known) -> Iterator[Bound]:
-    """What is known of the values that enter, as promises about the inputs."""
+    """Promises about the inputs of a layer that was cut off: the intervals known of the values that
+    enter."""
     for id, copy in copies.items():
         node, source = new[copy], id
         if node.op == EXP and old[id].op == EXP and old[id].operands[0] not in copies:

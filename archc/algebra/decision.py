@@ -40,7 +40,8 @@ class Option:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided, where, between which ways; `condition` says when in words."""
+    """One decision: its place, the ways it was made between, and the way taken; `condition` says in
+    words when."""
 
     what: str
     options: tuple[Option, ...]

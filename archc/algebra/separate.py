@@ -74,7 +74,7 @@ def _softmaxes(graph: Graph, id: int) -> set[str]:
 
 
 def _terms(graph: Graph, term: Term, over: str) -> Iterator[Term]:
-    """What weights are the sum of."""
+    """The terms of weights that are a sum, each with its sign, its scales and its mask."""
     node = graph[term.weights]
     fn = node.op.fn if isinstance(node.op, ir.Elementwise) else ""
     inner = [id for id in node.operands if _softmaxes(graph, id)]
@@ -101,7 +101,7 @@ def _is_masked(graph: Graph, node: Node, term: Term) -> bool:
 
 
 def _scale(graph: Graph, node: Node, inner: list[int], over: str) -> int | None:
-    """What scales weights, of the reader or of the token read alone."""
+    """The factor or divisor of weights, if it belongs to the reader or to the token read alone."""
     if len(inner) != 1 or (node.op.fn == "div" and inner[0] != node.operands[0]):
         return None
     scale = graph[node.operands[1 - node.operands.index(inner[0])]]

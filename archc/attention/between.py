@@ -94,8 +94,8 @@ Term = tuple[Node, tuple[str, ...]]
 
 
 def through(body: Graph, node: Node, reader: str, read: str) -> Through | str | None:
-    """What a product of pairs is that goes through matrices; why it has no kernels; None where no
-    matrices are in it."""
+    """The parts of a product of pairs that goes through matrices, or the reason why it has no
+    kernels; None where no matrices are in it."""
     terms = _terms(body, node)
     matrices = [term for term in terms if isinstance(term[0].op, ir.Segment)]
     if len(matrices) != 1 or len(terms) != 3:
@@ -305,7 +305,7 @@ def _why_not(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> str:
 
 
 def _roots(whole: WeightedSum) -> list[int]:
-    """What the formula of pairs gives."""
+    """The outputs of the formula of pairs."""
     return [*whole.pairs.outputs.values()]
 
 

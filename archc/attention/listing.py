@@ -113,8 +113,8 @@ def _weighted(fold: WeightedSum) -> str:
 
 
 def equations(fold: WeightedSum) -> list[str]:
-    """What a kernel makes of a weighted sum: a formula each with its dims, then the places in the
-    spec that scores come from."""
+    """The formulas of a weighted sum as its kernel computes them, each with its dims, then the
+    places in the spec that scores come from."""
     reader, read = fold.reader.name, fold.read.name
     batch = fold.sources[0].type.axes[0].name
     heads = [axis.name for axis in fold.heads]

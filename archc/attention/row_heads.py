@@ -24,7 +24,7 @@ class Rows:
 
     @property
     def text(self) -> str:
-        """What rows are beside readers, in words."""
+        """The meaning of rows beside readers, in words."""
         if self.head is None:
             return ""
         if self.groups is None:

@@ -203,7 +203,7 @@ def per_token(axes: Iterable[Axis]) -> sympy.Expr:
 
 
 PARTS = (Axis, Type, ir.State, *ir.OPS, *CHUNK_OPS)
-"""What has sizes in its fields."""
+"""Classes with sizes in their fields."""
 
 
 def whole(graph: Graph) -> Graph:

@@ -34,7 +34,7 @@ def carried(state: str) -> str:
 
 @dataclass(frozen=True)
 class _Flow:
-    """What of a Recurrence takes part in its gradient: captures, carried states, and outputs.
+    """The active part of a Recurrence in its gradient: captures, carried states, and outputs.
     `reached`: the inputs of the body that a gradient reaches."""
 
     captures: tuple[str, ...]
@@ -74,7 +74,8 @@ def recurrence(b: Builder, node: Node, given: Given) -> Cotangents:
 
 
 def _flow(b: Builder, node: Node, given: Given) -> _Flow:
-    """What depends on an active operand, and of that what a cotangent comes back to."""
+    """The captures and states that depend on an active operand and that a cotangent comes back
+    to."""
     op, body = node.op, node.op.body
     inputs = {n.op.name: n.id for n in body if isinstance(n.op, ir.Input)}
     starts = node.operands[len(op.captures) :]
@@ -159,8 +160,9 @@ def _ends(b: Builder, node: Node, flow: _Flow, given: Given) -> tuple[Given, lis
 
 
 def _streams(b: Builder, node: Node, body: Any) -> dict[str, int]:
-    """What the gradient of a body may read of the forward, along the stream: captures, states
-    before each token, and what the body saves. The Recurrence puts out what it did not yet."""
+    """The values of the forward that a body's gradient may read along the stream: captures, states
+    before each token, and saved values. The Recurrence is given an output for each that had
+    none."""
     op, forward = node.op, body.forward
     inputs = {n.op.name: n.id for n in forward if isinstance(n.op, ir.Input)}
     read = {n.op.name for n in body.backward if isinstance(n.op, ir.Input)}

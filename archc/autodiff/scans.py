@@ -73,8 +73,8 @@ def _scanned(graph: Graph, last: int, recurrence: int) -> int | None:
 
 
 def _of_rows(b: Builder, node: Node, d: int) -> list[int | None] | None:
-    """What the scan from the state before a chunk hands on to that state; the cotangents of what it
-    is made of come with those of its twins. None: it has no such twins."""
+    """The cotangent of a scan's first state, from that of the state before each chunk; those of its
+    factor and addend come with their twins. None: it has no such twins."""
     found = joined(b.graph, node)
     if found is None or not {found.kept, found.local} <= b.active:
         return None

@@ -81,7 +81,7 @@ def paired(calls: Mapping[str, Call], clock: Clock, seconds: float) -> dict[str,
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the device was seen to do: bytes a second copied, operations a second in a product."""
+    """Measured limits of the device: bytes a second of a copy, operations a second of a product."""
 
     bytes: float
     flops: float

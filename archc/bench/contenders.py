@@ -48,7 +48,8 @@ class Unavailable(RuntimeError):
 
 
 def refusals() -> tuple[type[Exception], ...]:
-    """What a call of foreign code may end with: it is reported, and nothing else stops."""
+    """The exceptions that a call of foreign code may end with: they are reported, and nothing else
+    stops."""
     found: list[type[Exception]] = [
         ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError,
         OSError, RuntimeError, SyntaxError, TypeError, ValueError,

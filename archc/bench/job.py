@@ -10,11 +10,11 @@ from pathlib import Path
 FORWARD, BACKWARD, DECODE = "forward", "backward", "decode"
 LAYER, LAYER_BACKWARD = "layer", "layer and gradients"
 WHAT = (FORWARD, BACKWARD, DECODE, LAYER)
-"""What is timed: a whole sequence, that and its gradients, one token with a state; the whole layer,
-alone and with gradients."""
+"""The measurements: a whole sequence, that and its gradients, one token with a state; the whole
+layer, alone and with gradients."""
 
 LOADING = "loading"
-"""What is timed of a fresh process before its first call: the generated file."""
+"""The measurement of a fresh process before its first call: loading the generated file."""
 
 OURS, EAGER, COMPILED = "ours", "eager", "compile"
 """The contenders that need no file of peers: the generated file; its PyTorch alone; the same under

@@ -36,8 +36,8 @@ class Limits:
 
 @dataclass
 class Outcome:
-    """What was found out about one job: first calls by name (`cold`, `warm`) and what is timed,
-    the rows of the measuring process, and why something is missing."""
+    """The outcome of one job: first calls by name (`cold`, `warm`) and their times, the rows of the
+    measuring process, and the reason for each that is missing."""
 
     job: Job
     first: dict[str, dict[str, float]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What belongs to numbers that are kept: the command, the commit, versions, the date."""
+"""The circumstances of numbers that are kept: the command, the commit, versions, the date."""
 
 from __future__ import annotations
 

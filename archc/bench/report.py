@@ -1,4 +1,4 @@
-"""What was measured, as data and as a table."""
+"""Measurements as data and as a table."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _is_timed(job: Job, what: str) -> bool:
 
 
 def _timed(outcome: Outcome) -> list[str]:
-    """What the rows tell of, in order."""
+    """The measurements that rows belong to, in order."""
     found = [row["what"] for row in outcome.rows if "what" in row]
     return [what for what in dict.fromkeys(found) if _is_timed(outcome.job, what)]
 
@@ -202,7 +202,7 @@ def _entry(
     name: str, rows: Sequence[Mapping[str, Any]], times: Mapping[str, list[float]],
     floor: float | None,
 ) -> Entry | None:  # fmt: skip
-    """What the rows say of one contender, None for nothing."""
+    """The entry of one contender, from its rows; None where there are none."""
     made: dict[str, Any] = {}
     limits: dict[str, float] = {}
     for row in rows:

@@ -22,7 +22,8 @@ class OtherRun(ValueError):
 
 
 def key(job: Job) -> str:
-    """What makes a job the same as one of an earlier run: the text that is timed, and how."""
+    """The key of a job, equal for the same job of an earlier run: the text that is timed, and
+    how."""
     text = (Path(job.folder) / "ours.py").read_text(encoding="utf-8")
     how = (job.sizes, job.what, job.batches, job.against, job.device, text)
     digest = hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()
@@ -31,14 +32,14 @@ def key(job: Job) -> str:
 
 @dataclass
 class Progress:
-    """What has been measured so far, and the keys of the jobs that ended well."""
+    """The measurements so far, and the keys of the jobs that ended well."""
 
     found: Report = field(default_factory=lambda: report([]))
     done: list[str] = field(default_factory=list)
 
     @staticmethod
     def of(path: str, now: Mapping[str, Any]) -> Progress:
-        """What a file has, or nothing where there is none yet.
+        """The progress that a file has recorded, or none where there is no file yet.
 
         Raises OtherRun if its numbers cannot stand beside those of `now`, the record of this run.
         """

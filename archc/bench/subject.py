@@ -33,7 +33,7 @@ WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for, beside the specs: see `archc bench --help`."""
+    """The user's request, beside the specs: see `archc bench --help`."""
 
     what: tuple[str, ...]
     against: tuple[str, ...]
@@ -78,7 +78,7 @@ def subject(spec: str, shape: tuple[int, int, int, int], asked: Request, folder:
 
 
 def title_and_layer(spec: str, asked: Request) -> tuple[str, ir.Layer]:
-    """What a spec is called in reports, and its layer as elaborated."""
+    """The name of a spec in reports, and its layer as elaborated."""
     where, inside = split(spec)
     title = f"{Path(where).stem}:{inside}" if inside else Path(where).stem
     return title, elaborated(read(where), inside, asked.given)
@@ -111,7 +111,7 @@ def inputs_of(before: ir.Layer, sizes: Mapping[str, Number]) -> Sequence[Input]:
 
 
 def _enters(memory: ir.Layer) -> tuple[Entering, ...]:
-    """What enters the memory. A gate is a decay, or one number a head."""
+    """The inputs of the memory. A gate is a decay, or one number a head."""
     found = []
     for _, op in memory.inputs:
         dims = [axis for axis in op.type.axes if axis.kind == "dim"]

@@ -183,8 +183,8 @@ def _ready(
     what: str, modules: Mapping[str, nn.Module], inputs: Mapping[str, Tensor], clock: Clock,
     note: Note,
 ) -> dict[str, Call]:  # fmt: skip
-    """What can be timed, each called twice; rows of peaks, and of refusals. Gradients of one are
-    gone before the next is called."""
+    """The calls that can be timed, each made twice before; rows of peaks and of refusals go to
+    `note`. Gradients of one are gone before the next is called."""
     calls: dict[str, Call] = {}
     for name, module in modules.items():
         try:

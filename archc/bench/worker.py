@@ -63,8 +63,8 @@ def calls_of(peer: Peer, inputs: dict[str, Tensor], what: str) -> Call:
 
 
 def slope_of(output: Tensor, narrow: torch.dtype) -> Tensor:
-    """What the gradient of an output is taken along: the same numbers for all who are compared,
-    whichever dtype and strides their outputs have."""
+    """The direction that the gradient of an output is taken along: the same numbers for all
+    contenders, whichever dtype and strides their outputs have."""
     generator = torch.Generator(output.device).manual_seed(1)
     drawn = torch.randn(output.shape, generator=generator, device=output.device)
     return drawn.to(narrow).to(output.dtype)

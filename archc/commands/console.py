@@ -1,4 +1,5 @@
-"""What the command line says beside its product: findings, remarks, and the report of a crash."""
+"""The messages of the command line beside its product: findings, remarks, and the report of a
+crash."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ def _crash_file(error: Exception) -> str:
 
 
 def refused(error: OSError) -> Diagnostic:
-    """What the system did not let archc do, E0030."""
+    """The diagnostic E0030 for an error of the operating system."""
     known = error.filename is not None
     what = f"read or write `{error.filename}`" if known else "write to standard output"
     reason = (error.strerror or str(error)).lower()

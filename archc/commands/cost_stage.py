@@ -27,7 +27,7 @@ from archc.ir.count import Cost, costs
 from archc.ir.sizes import Number, callee_sizes, evaluate, resolve_sizes
 
 LENGTH = "T"
-"""What `--set` calls the number of tokens, where the layer has no size of that name."""
+"""The name of the number of tokens in `--set`, where the layer has no size of that name."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Costs:
 
 
 def costs_of(spec: str, given: Mapping[str, Any]) -> Costs:
-    """What a spec costs, with the sizes that are given. Raises ArchError if the spec or a size is
+    """The costs of a spec, with the sizes that are given. Raises ArchError if the spec or a size is
     wrong."""
     layer, rest = layer_and_rest(spec, given, (LENGTH,))
     tokens = rest.get(LENGTH, TOKENS)
@@ -122,7 +122,7 @@ def _cells(name: str, row: Row) -> tuple[str, ...]:
 
 
 def _lines(rows: Sequence[Row], name: str = "") -> Iterator[tuple[str, Row]]:
-    """What each line is called, and the row of it; `rows` are one layer and all inside it."""
+    """Each line's title, and its row; `rows` are one layer and all inside it."""
     top, *inside = rows
     yield f"{'  ' * top.depth}{name}{top.layer}", top
     starts = [at for at, row in enumerate(inside) if row.depth == top.depth + 1]

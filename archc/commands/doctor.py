@@ -142,7 +142,7 @@ def obstacles(found: Machine) -> Iterator[str]:
 
 
 def remarks(found: Machine) -> Iterator[str]:
-    """What runs, but may surprise."""
+    """Remarks on versions that run, but may surprise."""
     if found.capability is not None and found.capability > TRIED[1]:
         yield f"kernels have not been tried on compute capability {_dotted(found.capability)}"
     numpy, triton = version_of(found.numpy), version_of(found.triton)
@@ -210,7 +210,7 @@ def _span(span: tuple[Version, Version | None]) -> str:
 
 
 def _instead(found: Machine) -> str:
-    """What a file with kernels does where they cannot run."""
+    """The behaviour of a file with kernels where they cannot run."""
     triton = version_of(found.triton)
     old = found.device is not None and triton is not None and triton[:2] < SUPPORTED
     return "refuse this Triton" if old else "run their eager form"

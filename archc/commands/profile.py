@@ -18,7 +18,7 @@ from archc.ir.sizes import Number, evaluate, resolve_sizes
 from archc.recurrence.analysis.classify import summary
 
 SIZES = {"d": 1024, "H": 8, "G": 2, "e": 1024, "f": 4096, "N": 8, "n": 2, "vocab": 32000}
-"""What costs are given for, where a spec has no default of its own; any other name is 64."""
+"""Sizes that costs are given for, where a spec has no default of its own; any other name is 64."""
 
 TOKENS = 4096
 """How many tokens there are, for what depends on it."""

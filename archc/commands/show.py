@@ -133,7 +133,7 @@ VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
     "kernels": {"text": lambda spec, given: kernels_text(layer_of(spec, given))},
     "source": {"text": source_of},
 }
-"""What else can be shown: stage -> form -> how to make it."""
+"""The other stages that can be shown: stage -> form -> its function."""
 
 STAGES = ["tree", "layer", "normal", "chunk", "grad", "plan", "kernels", "source", "cost"]
 """The stages in the order of the compilation, then what the layer costs."""

@@ -10,7 +10,7 @@ from archc.ir.text import option_text
 from archc.specfile import read, split
 
 BACKENDS = {"auto": "eager", "eager": "eager", "triton": "triton"}
-"""What each choice of `--backend` stands for."""
+"""The backend that each choice of `--backend` stands for."""
 
 
 def source_of(

@@ -26,8 +26,8 @@ Given = Mapping[str, Any]
 
 
 def warnings_of(layer: Layer) -> tuple[Diagnostic, ...]:
-    """What is right but may not be meant: values that nothing comes of, ones for the identity, and
-    states that stay a loop, as `archc compile` says it.
+    """Warnings of a spec that is right but may not be meant: values that no output depends on, ones
+    for the identity, and states that stay a loop, as `archc compile` says it.
 
     Whether there is something to say is found from the layer as it is written, which takes a tenth
     of a second; what is said, from the layer that chunked forms are derived from.

@@ -87,7 +87,7 @@ def command(
 def _searched(
     spec: str, options: dict[str, Any], folder: Path, console: Console
 ) -> Iterator[Found]:
-    """What is found at every shape."""
+    """The result of the search at every shape."""
     from archc.bench.job import BACKWARD, FORWARD
     from archc.bench.subject import Request, subject
     from archc.tune.candidates import every
@@ -124,8 +124,8 @@ def told(found: Found) -> Iterator[str]:
 
 
 def as_data(found: Found) -> dict[str, Any]:
-    """What is found at a shape, as data: the times of every launch in milliseconds, by candidate,
-    and what is chosen (None: the shipped settings stay)."""
+    """The result of a search as data: the times of every launch in milliseconds, by candidate, and
+    the settings chosen (None: the shipped settings stay)."""
     launches = [
         {
             "kernel": launch[0],

@@ -39,7 +39,7 @@ def check_json(output: str, as_json: bool) -> None:
 
 
 def tell(output: str | None, **data: Any) -> None:
-    """What was written, as data on standard output; None: nothing was."""
+    """Print the name of the file written, and more about it, as data; None: no file was written."""
     click.echo(json.dumps({"output": output, **data}, indent=2, ensure_ascii=False))
 
 

@@ -116,7 +116,8 @@ class Typeset:
     # --- names ---
 
     def _target(self, target: tree.Target) -> Math:
-        """What is given a value: a token in brackets says which, and dims only say its shape."""
+        """The left side of an assignment: a token in brackets is written, dims only say its
+        shape."""
         items = target.items or ()
         return self._indexed(target.name, [i for i in items if _position(i) in self.names.tokens])
 

@@ -152,7 +152,7 @@ def _by_law(law: GivenLaw, body: Graph) -> Step:
 
 
 def _layers(law: GivenLaw, body: Graph) -> Iterator[Formula]:
-    """What the layers of a law compute, the name of each beside its first formula."""
+    """The formulas of a law's layers, the name of each beside its first formula."""
     graphs = (body, law.merge, law.apply)
     for (name, _, header), graph in zip(law.named, graphs, strict=True):
         for number, line in enumerate(declared(header, graph)):

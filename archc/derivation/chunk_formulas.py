@@ -62,11 +62,11 @@ class ChunkFormulas:
         return self.state("i", prime=True) if after else self.state("i-1")
 
     def y(self, slot: Slot, at: str) -> Math:
-        """What a row that reads writes."""
+        """The written row y of a row that reads the state."""
         return Name(self.rows.letters.of("y"), (*slot.sub, at))
 
     def written(self, slot: Slot, at: str) -> Factor:
-        """What a row writes, with its scale apart."""
+        """The row that a slot writes, with its scale apart."""
         return Factor(False, None, self.y(slot, at)) if slot.reads else self.rows.c(slot, at)
 
     # --- decays ---
@@ -170,7 +170,7 @@ class ChunkFormulas:
         return parts
 
     def _row_of(self, y: Factor, late: str) -> Math | None:
-        """What is written as a row, decayed on the value side."""
+        """The written row transposed, decayed on the value side."""
         if y.vector is None or not self.own.value:
             return y.vector
         if not self.rows.value_decays:
@@ -240,13 +240,14 @@ class ChunkFormulas:
         yield row(self.Y, EQUALS, self.U, PLUS, self.W, self.state("0"))
 
     def _start(self, reader: Slot) -> Math:
-        """What a row reads the state before the chunk with."""
+        """The covector that a row reads the state before the chunk with."""
         w = self.rows.w(reader, "i")
         start = self.decayed(w, self._since_start("i" if reader.after else "i-1"))
         return row(NEGATIVE if w.negative else None, start)
 
     def _right(self, reader: Slot) -> Math:
-        """What a row would write if the chunk began with a state of 0 and nothing else read."""
+        """The row written if the chunk began with a state of 0 and no other row read: the
+        right-hand side of the system."""
         c = self.rows.c(reader, "i")
         parts: list[Math] = []
         if not c.nothing:
@@ -263,11 +264,11 @@ class ChunkFormulas:
     # --- reads ---
 
     def read(self, part: Part) -> Math:
-        """What a covector reads in the chunk, without its scale."""
+        """The value that a covector reads in the chunk, without its scale."""
         return self.read_with(self.rows.q(part.covector, "i"), part.when)
 
     def read_with(self, q: Factor, when: str) -> Math:
-        """What a vector at row i reads of the state."""
+        """The value that a vector at row i reads of the state."""
         sign = NEGATIVE if q.negative else None
         q = Factor(False, q.scale, q.vector)
         late = "i-1" if when == BEFORE else "i"
@@ -287,7 +288,7 @@ class ChunkFormulas:
         return body if q.scale is None and sign is None else row(sign, q.scale, Fence(body))
 
     def _read_of(self, slot: Slot, q: Factor, late: str, over: Math) -> list[Math]:
-        """What a row reads of what a slot has written."""
+        """The terms that a row reads of the rows that a slot has written."""
         x, y = self.rows.x(slot, "j"), self.written(slot, "j")
         weight = Fence(self.product(Factor(False, None, q.vector), late, "j", x))
         vector = y.vector

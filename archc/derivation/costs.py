@@ -31,7 +31,7 @@ def cost_math(expr: sympy.Expr) -> Math:
 
 
 def chunk_letter(*exprs: sympy.Expr) -> str:
-    """What stands for the length of a chunk: C, or L where the layer has a size C."""
+    """The letter for the length of a chunk: C, or L where the layer has a size C."""
     names = {str(symbol) for expr in exprs for symbol in expr.free_symbols}
     return "L" if "C" in names else "C"
 

@@ -118,7 +118,7 @@ class FoldFormulas:
         return self._applied(graph, node) if between is None else between
 
     def _input(self, name: str) -> Math:
-        """What enters a formula."""
+        """The formula of an input: a score's slope, a product of pairs, a lookup or a source."""
         if name == cotangent("score"):
             return slope(self.pair(self.score))
         if name in self.dots:

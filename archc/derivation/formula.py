@@ -293,7 +293,7 @@ class Formulas:
     # --- reads ---
 
     def read(self, form: StateForm, read: Read, number: int) -> Math:
-        """What one value reads of the state."""
+        """The formula of one value that is read of the state."""
         parts = [self.part(form, part) for part in read.parts]
         parts += [self.value(read.free)] if read.free != 0 else []
         return row(self.result(read, number), EQUALS, *_plus(parts))

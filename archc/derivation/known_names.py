@@ -1,5 +1,5 @@
-"""What formulas of a spec's statements need know of its names: which values have a token for each
-of them, and how many dims are left of a value for one token and one head."""
+"""The names of a spec's statements as formulas need them: which values have one for each token, and
+how many dims are left of a value for one token and one head."""
 
 from __future__ import annotations
 

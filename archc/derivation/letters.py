@@ -28,7 +28,7 @@ OTHERS = {
     "c": "fed", "u": "ahl", "b": "lmn", "q": "pzs", "r": "zps", "γ": "ρλμ", "δ": "ρλμ", "Γ": "ΠΛ",
     "Δ": "ΠΛ", "g": "λε", "C": "LN", "P": "RF", "Q": "TG",
 }  # fmt: skip
-"""What may stand for a letter that the recurrence uses for something else."""
+"""Substitutes for a letter that the recurrence uses for another value."""
 
 
 def _names(math: Math) -> list[Name]:

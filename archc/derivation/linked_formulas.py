@@ -80,7 +80,7 @@ def _sum(parts: Sequence[tuple[bool, Math]]) -> list[Math]:
 
 
 def reads(formulas: Formulas) -> Iterator[Math]:
-    """What values of the recurrence read of the states."""
+    """The formula of each value that the recurrence reads of its states."""
     links = formulas.form.links
     assert links is not None, "linked states have links"
     for number, read in enumerate(links.reads):
@@ -108,7 +108,7 @@ def _parts(formulas: Formulas, read: LinkedRead) -> list[tuple[bool, Math]]:
 
 
 def chunk(form: NormalForm, letters: Letters) -> Iterator[Block]:
-    """What a state has of another, the rows of a chunk, and the states after it."""
+    """The share of a state in another, the rows of a chunk, and the states after it."""
     left, fed, x, y = letters.of("F"), letters.of("A"), letters.of("x"), letters.of("y")
     w, c, last = letters.of("w"), letters.of("c"), letters.of("C")
 

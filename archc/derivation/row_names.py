@@ -1,4 +1,4 @@
-"""What the rows of a chunk are called: by the spec's own names, or by letters of their own.
+"""The names of a chunk's rows: the spec's own, or letters of their own.
 
 Row i of a chunk writes x_i y_i^T into the state; where its covector w_i reads the state, y_i is
 c_i + S^T w_i. A token with one micro-step and one such read is one row, and needs no letters.
@@ -35,7 +35,7 @@ class Slot:
 
     @property
     def sub(self) -> tuple[str, ...]:
-        """What tells it from the others, as a subscript."""
+        """The subscript of a slot; empty where there is one alone."""
         return (str(self.number),) if self.number else ()
 
 
@@ -108,11 +108,11 @@ class Spelled:
         return self._factor(slot.term.x, row)
 
     def w(self, slot: Slot, row: str) -> Factor:
-        """What a row reads with."""
+        """The covector that a row reads with."""
         return self._factor(slot.term.w, row)
 
     def c(self, slot: Slot, row: str) -> Factor:
-        """What a row writes whatever the state holds."""
+        """The part of a written row that does not depend on the state."""
         return self._factor(slot.term.c, row)
 
     def q(self, covector: sympy.Expr, row: str) -> Factor:
@@ -159,11 +159,11 @@ class Lettered:
         return Factor(False, None, Name(self.letters.of(name), (*slot.sub, row)))
 
     def w(self, slot: Slot, row: str) -> Factor:
-        """What a row reads with, its sign within."""
+        """The covector that a row reads with, its sign within."""
         return Factor(False, None, Name(self.letters.of("w"), (*slot.sub, row)))
 
     def c(self, slot: Slot, row: str) -> Factor:
-        """What a row writes whatever the state holds."""
+        """The part of a written row that does not depend on the state."""
         name = "c" if slot.reads else "b"
         return Factor(False, None, Name(self.letters.of(name), (*slot.sub, row)))
 

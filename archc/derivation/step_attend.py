@@ -62,7 +62,7 @@ def _chapter(layer: ir.Layer, node: Node, span: Span, told: list[Attended]) -> C
 
 
 def _computed(told: list[Attended]) -> Iterator[Block]:
-    """What backends make of the sums over the tokens read."""
+    """How backends compute the sums over the tokens read."""
     yield para(COMPUTED)
     for each in told:
         name = (named(each.name), ": ") if each.name else ()
@@ -80,4 +80,4 @@ COMPUTED = (
     " attention is so well known that PyTorch has a function for it."
 )
 CODE = ("score", "where", "read")
-"""What is a formula of the spec's own words."""
+"""Rows of the table that are formulas in the spec's own words."""

@@ -38,7 +38,7 @@ def matrix_chunks(telling: Telling, form: NormalForm, first: bool = True) -> Ste
 
 
 def _waits(formulas: ChunkFormulas, form: NormalForm) -> Block:
-    """What has to wait, and what has not."""
+    """The values that wait for the chunk before, and that no other does."""
     ends = [named(each.state, formulas.last) for each in form.forms]
     names = [formulas.Y, *ends] if formulas.reading else ends
     return para(
@@ -49,7 +49,7 @@ def _waits(formulas: ChunkFormulas, form: NormalForm) -> Block:
 
 
 def _cut(formulas: ChunkFormulas, own: StateForm, first: bool) -> Iterator[Block]:
-    """What a chunk is."""
+    """The cut into chunks: its letters, and the idea."""
     if not first:
         yield para("In the same chunks, with ", formulas.state("0"), " for the state before a chunk"
                    " and ", formulas.state(formulas.last), " for the one after it:")  # fmt: skip
@@ -70,7 +70,7 @@ def _cut(formulas: ChunkFormulas, own: StateForm, first: bool) -> Iterator[Block
 
 
 def _letters(rows: object) -> Iterator[Block]:
-    """What letters stand for."""
+    """A table of the letters of rows, and what each stands for."""
     if not isinstance(rows, Lettered):
         return
     count = len(rows.steps)
@@ -141,7 +141,7 @@ def _carried(telling: Telling, form: NormalForm, own: StateForm) -> Iterator[Blo
 
 
 def _words(formulas: ChunkFormulas, form: NormalForm) -> tuple[str, str, str]:
-    """What is computed before, along and after the chunks, for the picture."""
+    """The values before, along and after the chunks, for the picture."""
     names = ", ".join(form.states)
     if formulas.reading:
         a, u, w, y = (

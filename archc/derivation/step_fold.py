@@ -105,7 +105,7 @@ class _Told:
                    " head, where all weights are ", sizes[1], ".")  # fmt: skip
 
     def _grown(self, decay: Math | None) -> Formula:
-        """What is summed, with a block more."""
+        """The formula of the running sum with one block more."""
         weight = self.weight if self.fold.softmax else self.score
         value = None if self.values is None else self.f.source(self.values)
         more = row(Sum("∑", self._in_block()), weight, value)

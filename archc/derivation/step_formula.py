@@ -64,7 +64,7 @@ def _typeset(study: Study) -> list[Block]:
 
 
 def _memory(telling: Telling) -> Iterator[Inline]:
-    """What is carried: `S, which has axes K, V`."""
+    """The carried states in words: `S, which has axes K, V`."""
     recurrence = telling.study.recurrence
     for number, state in enumerate(recurrence.states):
         dims = [axis for axis in state.axes if axis.kind == "dim"]
@@ -80,7 +80,8 @@ def _memory(telling: Telling) -> Iterator[Inline]:
 
 
 def letters(graph: Graph, captured: Mapping[str, int], stream: str, home: Span | None) -> Table:
-    """What a block takes from outside, by name, and where in the spec that is made."""
+    """A table of the values that a block takes from outside: name, axes, and their place in the
+    spec."""
     rows: list[tuple[Inline, ...]] = []
     for name, id in captured.items():
         node = graph[id]
@@ -134,7 +135,7 @@ def normal(telling: Telling) -> Step:
 
 
 def _solution(telling: Telling) -> Iterator[Block]:
-    """What a letter for the solution of a system stands for."""
+    """The letter for the solution of a system, and its meaning."""
     body = telling.study.recurrence.body
     for node in body:
         if isinstance(node.op, ir.Solve) and node.name is None and telling.forms:

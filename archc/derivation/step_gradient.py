@@ -104,7 +104,7 @@ def _scan(telling: Telling, form: NormalForm) -> Iterator[Block]:
 
 
 def _kept(telling: Telling) -> Iterator[Block]:
-    """What the forward hands to the backward, and what is made again."""
+    """The values that the forward hands to the backward, and those that are computed again."""
     found = telling.study.gradient
     assert found is not None, "there is a form"
     total = sympy.Add(*(saved.bytes for saved in found.saved))
@@ -143,7 +143,7 @@ def _row(telling: Telling, saved: Saved) -> tuple[Inline, ...]:
 
 
 def _captured(telling: Telling, saved: Saved) -> str:
-    """What a value is to the loop along the chunks, if it goes into it."""
+    """The part of a value in the loop along the chunks; "" for a value that does not enter it."""
     forward = telling.study.gradient.forward if telling.study.gradient else None
     if forward is None:
         return ""
@@ -162,7 +162,7 @@ CAPTURES = {
     "U": "U: what is written if that is 0",
     "write": "what rows add to the state",
 }
-"""What goes into the loop along the chunks, by what it is to it."""
+"""The part of each kind of capture in the loop along the chunks."""
 
 KINDS = {
     "Inverse": "the inverse of the triangular system",

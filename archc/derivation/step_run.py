@@ -74,7 +74,7 @@ def _numbers(axes: Iterable[Axis]) -> sympy.Expr:
 
 
 def law(telling: Telling) -> Step:
-    """What a run of tokens does to the state, and how runs compose."""
+    """The composition law: the effect of a run of tokens on the state, and how runs compose."""
     found = telling.study.law
     if isinstance(found, Refusal):
         names = ", ".join(f"`{name}`" for name in found.states)
@@ -232,7 +232,7 @@ def _rescaled(telling: Telling, group: Group) -> Iterator[Block]:
 
 
 def _exponents(group: Group, log: str) -> tuple[Math, Math]:
-    """What the summary of each run is brought to the common scale by."""
+    """The exponents that bring the summaries of two runs to the common scale."""
     first, second, both = (_Q(group.gauge, "1"), _Q(group.gauge, "2"), _Q(group.gauge))
     if group.sign > 0:
         return (

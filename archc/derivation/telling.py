@@ -1,4 +1,4 @@
-"""What every step of a derivation is told with: the recurrence, its numbers, and excerpts."""
+"""The common ground of the steps of a derivation: the recurrence, its numbers, and excerpts."""
 
 from __future__ import annotations
 

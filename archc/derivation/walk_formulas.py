@@ -88,7 +88,7 @@ class Walk:
         return Name(self.rows.letters.of("q"), (at,))
 
     def read(self, at: str = "i") -> Math:
-        """What is read."""
+        """The name of the value that is read."""
         if not self.reads:
             return Name(self.rows.letters.of("r"), (at,))
         return Formulas(self.study, self.form, at).result(self.chunk.own.reads[0], 0)
@@ -179,7 +179,7 @@ class Walk:
         yield Formula(row(slope(c), EQUALS, mine), "", PARALLEL)
 
     def _vectors(self) -> Iterator[Math]:
-        """What reads, and what is written with."""
+        """Cotangents of the vectors that read, and of those that rows are written with."""
         if self.reads:
             own = self._scaled(self._since("i"), Fence(row(self.start, slope(self.read()))))
             parts = [own]

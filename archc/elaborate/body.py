@@ -189,7 +189,7 @@ FORBIDDEN: tuple[tuple[tuple[type, ...], tuple[type, ...]], ...] = (
     (BLOCKS, (*OF_A_LAYER, tree.Param, tree.Return)),
     ((tree.Blocks, tree.Route, tree.Repeat), (*OF_A_LAYER, tree.Return)),
 )
-"""What may not stand in which statements' bodies."""
+"""For each kind of block, the statements that may not stand in it."""
 
 
 def check_placement(scope: Scope, decl: tree.Decl) -> None:

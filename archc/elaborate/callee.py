@@ -1,4 +1,4 @@
-"""What a layer that is called takes: its arguments, its inputs, and the sizes that they tell."""
+"""The arguments and inputs of a layer that is called, and the sizes that they tell."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from archc.syntax import habits, tree
 NEUTRAL: dict[str, sympy.Expr] = {
     "sum": sympy.Integer(0), "prod": sympy.Integer(1), "max": -sympy.oo, "min": sympy.oo,
 }  # fmt: skip
-"""What a token that may not be read contributes to a reduction over the tokens read."""
+"""The addend of a token that may not be read, by the reduction over the tokens read."""
 
 MOST_JOINED = 16
 """Most values that `join` takes."""

@@ -1,4 +1,4 @@
-"""What `recurrence` and `attend` have in common: the heads they run over, and what they capture."""
+"""The common part of `recurrence` and `attend`: the heads they run over, and their captures."""
 
 from __future__ import annotations
 

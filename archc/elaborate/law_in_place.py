@@ -24,7 +24,7 @@ ALGEBRA = (
     ir.Input, ir.Constant, ir.Position, ir.Delta, ir.Elementwise, ir.Reduce, ir.Contract,
     ir.Gather, ir.Scatter, ir.Top, ir.Solve,
 )  # fmt: skip
-"""What may become of summaries and states: each value by itself, whatever token it is of."""
+"""Ops that may be made of summaries and states: each value by itself, whatever token it is of."""
 
 
 def laws_of(

@@ -20,7 +20,7 @@ from archc.syntax import tree
 ROLES = ("token", "merge", "apply")
 
 BEYOND = (tree.Param, tree.Repeat, tree.Recurrence, tree.Attend, tree.Blocks, tree.Route)
-"""What no layer of a law has."""
+"""Statements that a layer of a law may not have."""
 
 
 @dataclass(eq=False)

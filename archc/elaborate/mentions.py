@@ -1,4 +1,4 @@
-"""What a body mentions, read off the tree before anything is computed."""
+"""The names that a body mentions, read off the tree before anything is computed."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from archc.ir import layer as ir
 from archc.source import Span
 
 WORDS = {name: fn.symbol for name, fn in FUNCTIONS.items() if fn.symbol}
-"""What messages call operators."""
+"""The words of messages for operators."""
 
 
 LOGICAL = ("and", "or", "not")

@@ -72,8 +72,8 @@ class BlockStream:
 
 @dataclass(eq=False)
 class AttendScope:
-    """What an attend adds to a scope: the axis of the tokens read and which pairs are allowed; the
-    heads it is over, what its statements name, and those values that are made from themselves."""
+    """The part of a scope that an attend adds: the axis of the tokens read and the allowed pairs;
+    its heads, the names of its statements, and values that are made from themselves."""
 
     read: Axis
     source: str
@@ -102,8 +102,8 @@ class Module:
 
 @dataclass(eq=False)
 class Session:
-    """What one run shares: findings, how each kind of expression is evaluated and what each kind of
-    statement defines, and the layers elaborated so far."""
+    """The state of one run: findings, how each kind of expression is evaluated and what each kind
+    of statement defines, and the layers elaborated so far."""
 
     report: Report
     rules: Mapping[type, Callable[[Scope, Any], Value]]

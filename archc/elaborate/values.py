@@ -1,4 +1,4 @@
-"""What a name can stand for while a spec is elaborated, and the frames its tensors live in.
+"""The values that a name can stand for while a spec is elaborated, and the frames of its tensors.
 
 A `Tensor` is a node of some graph. A *frame* is one such graph: the layer's own, or the body of a
 recurrence or of an attend. A tensor of an outer frame is brought into an inner one by a capture.

@@ -48,7 +48,7 @@ class Slopes(Enum):
 
 
 class Kind(Enum):
-    """What a function gives: reals, integers of integers, or truths."""
+    """The kind of a function's values: reals, integers of integers, or truths."""
 
     REAL = "real"
     WHOLE = "whole"

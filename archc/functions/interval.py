@@ -98,7 +98,7 @@ def hull(*intervals: Interval) -> Interval:
 
 
 def both(a: Interval, b: Interval) -> Interval:
-    """What lies in both; `a` where rounding has moved them apart."""
+    """The common part of two intervals; `a` where rounding has moved them apart."""
     low, open_low = max((i.low, i.open_low) for i in (a, b))
     high, closed_high = min((i.high, not i.open_high) for i in (a, b))
     return Interval(low, high, open_low, not closed_high) if low <= high else a

@@ -1,4 +1,4 @@
-"""What elementwise functions make of intervals; `definitions.py` says which function has which."""
+"""Rules of elementwise functions on intervals; `definitions.py` says which function has which."""
 
 from __future__ import annotations
 

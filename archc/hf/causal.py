@@ -130,7 +130,7 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def _cache(given: Any) -> StateCache:
-    """What was given as `past_key_values`, or an empty one."""
+    """The cache given as `past_key_values`, or an empty one."""
     if given is not None and not isinstance(given, StateCache):
         got = type(given).__name__
         raise TypeError(f"`past_key_values` must be an archc.hf.StateCache, got {got}")

@@ -1,4 +1,4 @@
-"""What a model is made from, as config.json keeps it: a spec's text, what it imports, and sizes."""
+"""The configuration of a model, as config.json keeps it: a spec's text, its imports, and sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a layer says about its chunked forms, in rules that begin with `chunk`."""
+"""A layer's own rules for its chunked forms, each of which begins with `chunk`."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Bound:
 
 @dataclass(frozen=True)
 class ChunkRules:
-    """What a layer says about its chunked form: how many tokens are in a chunk (None:
-    `usual_tokens`), that the loop is meant, what is known of its values, and the composition laws
-    that it gives, as they were written."""
+    """The `chunk` rules of a layer: tokens of a chunk (None: `usual_tokens`), that the loop is
+    meant, promises about its values, and the composition laws that it gives, as they were
+    written."""
 
     size: int | None = None
     sequential: bool = False

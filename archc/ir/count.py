@@ -26,7 +26,7 @@ ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 @dataclass(frozen=True)
 class Cost:
-    """What a layer costs for one sequence, in its symbols and `T`, the number of tokens.
+    """The cost of a layer for one sequence, in its symbols and `T`, the number of tokens.
 
     `flops`: operations for the whole sequence. Numbers kept between tokens: `state` in recurrences
     and `tail` as tokens (the last ones, for convolutions and windows; all of another sequence),

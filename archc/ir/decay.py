@@ -20,8 +20,8 @@ def maps_and_tables(layer: ir.Layer) -> set[int]:
 
 
 def _uses(graph: Graph, id: int) -> Iterator[tuple[Graph, Node, int]]:
-    """What is done with a value, by the place that it has there: with its dims in another order,
-    and inside recurrences and attends, too."""
+    """The uses of a value, each with the value's place among the operands: in another order of
+    dims, and inside recurrences and attends, too."""
     for user in graph.users(id):
         node = graph[user]
         for place in [i for i, operand in enumerate(node.operands) if operand == id]:

@@ -132,7 +132,7 @@ def loaded_by_walk(kernel: Kernel, id: int) -> tuple[int, list[Axis]] | None:
 
 
 def _entering(graph: Graph, id: int) -> int:
-    """What a value is in chunks, or under other names."""
+    """The value behind reshapes into chunks and renamed dims."""
     node = graph[id]
     while isinstance(node.op, ck.Chunks) or (
         isinstance(node.op, ir.Contract) and len(node.operands) == 1

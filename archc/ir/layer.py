@@ -295,7 +295,8 @@ class Recurrence:
 
 @dataclass(frozen=True, eq=False)
 class Attend:
-    """What each token t (`reader`) makes of the tokens it reads: `body` over pairs of positions.
+    """The result of each token t (`reader`) from the tokens it reads: `body` over pairs of
+    positions.
 
     Operands: one for each of `captures`: (name of the body's input, role). Role "reader" enters as
     it is, "read" with its stream renamed to `read`, "path" with its stream renamed to `path`. In

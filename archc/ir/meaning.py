@@ -249,5 +249,5 @@ MEANING: dict[type, Callable[..., Named | Results]] = {
     ir.Call: call,
     **{op: lambda node, scope, *on: node.op.meaning(node, scope, *on) for op in ck.CHUNK_OPS},
 }
-"""What each op computes."""
+"""The reference semantics of each op, in torch."""
 complete("`MEANING` of archc/ir/meaning.py", MEANING, (*ir.OPS, *ck.CHUNK_OPS))

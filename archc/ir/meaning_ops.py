@@ -28,7 +28,7 @@ from archc.tables import complete
 
 @dataclass
 class Evaluation:
-    """What a layer computed: its outputs, every value with a name in the spec, and the states of
+    """The result of a layer: its outputs, every value with a name in the spec, and the states of
     its recurrences after the last token. Values and states of called layers have dotted names
     (`layers.0.mixer.S`); values inside a recurrence or attend are not kept."""
 
@@ -39,9 +39,9 @@ class Evaluation:
 
 @dataclass
 class Scope:
-    """What the ops of one graph can see. `sizes` grows by the sizes that inputs bring (batch, T);
-    `like` is a scalar of the evaluation's dtype and device; `of_body` computes graphs inside ops;
-    `watch` is shown each value as it is computed."""
+    """The surroundings of the ops of one graph. `sizes` grows by the sizes that inputs bring
+    (batch, T); `like` is a scalar of the evaluation's dtype and device; `of_body` computes graphs
+    inside ops; `watch` is shown each value as it is computed."""
 
     sizes: dict[str, Number]
     inputs: Mapping[str, Named]

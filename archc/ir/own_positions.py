@@ -21,8 +21,8 @@ from archc.ir.verify import verify
 
 
 def unready(layer: ir.Layer) -> str | None:
-    """What of a layer, or of those that it calls, keeps sequences of different lengths from being
-    continued in one batch; None if nothing does."""
+    """The reason why a layer, or one that it calls, cannot continue sequences of different lengths
+    in one batch; None if it can."""
     unlike = _kept_unlike(layer.graph)
     for node in layer.graph:
         reason = _unready(node)

@@ -24,10 +24,10 @@ value."""
 
 @dataclass(frozen=True)
 class Check:
-    """What a generated file checks about itself: `sizes` of a small instance, those of a larger one
-    for timing, what the float64 meaning of the layer gave for the small one with so many `tokens`,
-    and how steep it is there along a few directions. `share`: how much of their range parameters
-    are drawn from."""
+    """The self-check of a generated file: `sizes` of a small instance and of a larger one for
+    timing, the values that the float64 meaning of the layer gave for the small one with so many
+    `tokens`, and its slopes there along a few directions. `share`: how much of their range
+    parameters are drawn from."""
 
     sizes: Mapping[str, Number]
     speed_sizes: Mapping[str, Number]
@@ -145,9 +145,8 @@ def _wish_for_fewer(
 
 
 def _conditions(layer: ir.Layer, values: Values) -> dict[sympy.Basic, None]:
-    """What must hold for the symbols of a layer: its requirements, sizes that are whole numbers,
-    and the same for the layers it calls. `values` gives the layer's symbols in those of its
-    caller."""
+    """Conditions on the symbols of a layer: its requirements, sizes that are whole numbers, and
+    those of the layers it calls. `values` gives the layer's symbols in those of its caller."""
     found = dict.fromkeys(put(r.condition, values) for r in layer.requirements)
     for axis in {axis.size: axis for axis in _axes(layer.graph) if axis.kind == "dim"}.values():
         found[put(sympy.Eq(sympy.Mod(axis.size, 1), 0), values)] = None

@@ -1,5 +1,5 @@
-"""What kernels are called after their part in a chunked recurrence, and values after what they
-hold: the words of the field, which plans, files and pages have in common.
+"""The words of the field for kernels, after their part in a chunked recurrence, and for values,
+after what they hold: plans, files and pages share them.
 
     chunk_prepare          every chunk at once, before any state is needed
     intra_chunk_scores     scores of pairs of rows, each of which decays in its own way
@@ -34,7 +34,7 @@ HELD: Mapping[type, str] = {
     ir.Contract: "product",
     **{op: op.held for op in ck.CHUNK_OPS if op.held},
 }
-"""What values hold, by the op that makes them: they are called that."""
+"""The noun for the value of each op, from which values are named."""
 
 CHANGED: Mapping[str | type, str] = {
     "mul": "scaled", "add": "sum", "sub": "diff", "div": "ratio", "neg": "negative",
@@ -53,8 +53,7 @@ def of_segments(kernel: str, part: str) -> str:
 
 
 def held(graph: Graph, id: int) -> str:
-    """What a value is called: its own name, that which a loop has for it that it enters, or what
-    its op makes."""
+    """The name of a value: its own, that of the loop input it becomes, or the noun of its op."""
     node = graph[id]
     if node.name or isinstance(node.op, ir.Result | ir.Input):
         return node.name or node.op.name

@@ -26,7 +26,7 @@ Turn = Callable[[Tokens, bool, tuple[Tile, ...]], Sequence[Tile]]
 
 
 class Choosing(HeadRows):
-    """What programs of readers and of tokens read have in common."""
+    """The common part of programs of readers and of tokens read."""
 
     def __init__(self, fold: WeightedSum, name: str, doc: str, held: str, warps: int, ahead: int):
         super().__init__(fold, name, doc, held, warps, ahead)
@@ -120,8 +120,8 @@ class _OneReader(Listed):
         return super().load(source, tokens, masks)
 
     def walk(self, carried: Sequence[Tile], turn: Turn) -> list[Tile]:
-        """What the reader has chosen, in order: single tokens, or blocks, each in as many turns as
-        it needs."""
+        """The walk over the tokens that the reader has chosen, in order: single tokens, or blocks,
+        each in as many turns as it needs."""
         k, block, size = self.k, self.BLOCK[READ], self.k.lift(self.size, "i32")
         where = [self.b, self.mine.at, *self.among_choices()]
         chosen = k.load(self.count, *where).named("chosen")

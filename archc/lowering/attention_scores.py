@@ -99,7 +99,8 @@ class _Scores(Sweep):
         return index if self.group is None else self.group * self.k.lift(self.count) + index
 
     def number(self, inputs: dict[str, Known]) -> Tile:
-        """What is summed, of one head."""
+        """The number that is summed, of one head: a score, or its weight where the log of the sum
+        is known."""
         k, fold = self.k, self.fold
         formula = self.formula(fold.pairs, inputs, self.seen)
         score = formula.value(fold.pairs.outputs["score"]).over(self.rows, self.columns)

@@ -109,7 +109,7 @@ def entries_name(source: Source) -> str:
 
 
 def of_entries(fold: WeightedSum, name: str = "attend_singly_entries") -> Program:
-    """What each reader adds to the gradients of the tokens that it has chosen."""
+    """The addends of each reader to the gradients of the tokens that it has chosen."""
     doc = "Gradients of the tokens that a reader has chosen: it walks the reader's heads."
     return gradient_of_tokens(_Entries(fold, name, doc, READ, 4, 2))
 

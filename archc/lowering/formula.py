@@ -27,7 +27,7 @@ class Running:
 
 
 Known = Tile | Running
-"""What a formula is given."""
+"""An input of a formula."""
 
 
 def tile(known: Known) -> Tile:

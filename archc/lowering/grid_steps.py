@@ -129,7 +129,7 @@ class GridSteps(Steps):
         return None
 
     def _fixed(self) -> set[str]:
-        """What is captured and is the same for all tokens and all sequences."""
+        """Captures that are the same for all tokens and all sequences."""
         graph = self.kernel.graph
         captured = zip(self.op.captures, self.recurrence.operands, strict=False)
         moving = {self.op.stream.name, self.kernel.grid[0].name}
@@ -254,7 +254,7 @@ class GridSteps(Steps):
         return tile.ordered("split", self.kernel.grid[0].name, "share")
 
     def _read_ahead(self) -> list[int]:
-        """What is read along the tokens: all of it one token ahead, as nobody waits for it then."""
+        """Values read along the tokens, each one token ahead, so that no program waits for them."""
         names = dict(zip(self.op.captures, self.recurrence.operands, strict=False))
         graph, stream = self.kernel.graph, self.op.stream.name
         return [

@@ -61,13 +61,13 @@ BESIDE = 2
 
 TABLE = "rows"
 ROW = "i"
-"""What the dim of the tokens that a program stores is called, unless a dim of the spec is."""
+"""The name of the dim of tokens that a program stores, unless a dim of the spec has it."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a kernel's loads and stores are of: `buffers` between kernels, which are contiguous as
-    what a forward saved is, by name; those among them that are `outputs` of the graph, whose dtype
+    """The memory behind a kernel's loads and stores: `buffers` between kernels, by name, which are
+    contiguous as saved values are; those among them that are `outputs` of the graph, whose dtype
     the caller says; and `flat` ones, whose rows of all sequences stand one after the other."""
 
     buffers: Mapping[str, Buffer]
@@ -143,7 +143,8 @@ class KernelValues(Values):
                 self.indices[axis.name] = Index(self.n)
 
     def _sequence(self, at: Tile, count: sympy.Expr) -> None:
-        """What a program knows of its sequence: all tokens, or those of a row of the table."""
+        """The part of a sequence that a program works on: all tokens, or those of a row of the
+        table."""
         k = self.k
         doc, fields_of_row = "of packed sequences or segments", len(language.ROW) - 1
         table = k.buffer(TABLE, "i64", doc=doc, optional=True, r=count, field=fields_of_row)

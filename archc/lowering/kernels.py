@@ -63,7 +63,7 @@ def lower(
 
 
 def _not_yet(kernel: Kernel, rules: Rules) -> Refusal | None:
-    """What the lowering does not do yet."""
+    """The refusal of an op that has no rule yet."""
     for node in made_here(kernel):
         if type(node.op) not in rules and not isinstance(node.op, ir.Recurrence):
             return Refusal(node.id, NOT_YET)
@@ -280,7 +280,7 @@ class _Kernel:
         return v.title(start.tile, state.name)
 
     def _step(self, recurrence: Node, carried: tuple[Tile, ...]) -> list[Tile] | Refusal:
-        """What is done at one chunk, and the states that the next one gets."""
+        """The work at one chunk: the states that the next one gets, or the refusal of a value."""
         v, op = self.v, recurrence.op
         states = {}
         for state, tile in zip(op.states, carried, strict=True):

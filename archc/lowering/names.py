@@ -28,7 +28,7 @@ def plain(text: str) -> str:
 
 
 def axis_name(axis: str) -> str:
-    """What a program calls an axis of a tensor: its stride is not the pointer `x_p`, and no number
+    """The name of a tensor's axis in a program: its stride is not the pointer `x_p`, and no number
     of rows; `segment` is the compiler's own."""
     name = plain(axis)
     taken = name.rstrip("_") in ("p", "rows", "segment") and not counts_tokens(axis)
@@ -36,8 +36,8 @@ def axis_name(axis: str) -> str:
 
 
 def size_name(symbol: sympy.Basic, reserved: Collection[str] = ()) -> str:
-    """What a program calls a size or an option; blocks and places in the grid begin otherwise, and
-    so do the lengths of sequences (`T`, `T_m`), which are called as they are."""
+    """The name of a size or an option in a program; blocks and places in the grid begin otherwise,
+    and so do the lengths of sequences (`T`, `T_m`), which keep their names."""
     name = plain(str(symbol))
     stem = re.sub("(_size)+$", "", name)
     taken = (
@@ -50,8 +50,8 @@ def size_name(symbol: sympy.Basic, reserved: Collection[str] = ()) -> str:
 
 
 def buffer_names(kernel: Kernel, reserved: Collection[str] = ()) -> dict[str, str]:
-    """What a program calls each tensor of a kernel: no pointer, no stride and no number of rows is
-    called as another one, as a size, or by a word that is `reserved`."""
+    """The name of each tensor of a kernel in its program: no pointer, stride or number of rows is
+    called as another, as a size, or by a word that is `reserved`."""
     axes = {axis_name(axis.name) for node in kernel.graph for axis in node.type.axes}
     used = RESERVED | {*reserved} | {*_sizes(kernel)} | {f"p_{axis}" for axis in axes}
     found: dict[str, str] = {}
@@ -70,7 +70,7 @@ def _arguments(base: str, axes: Collection[str]) -> set[str]:
 
 
 def _sizes(kernel: Kernel) -> Iterator[str]:
-    """What a program calls its sizes, its options, and the blocks of its axes."""
+    """The names of a program's sizes and options, and of the blocks of its axes."""
     symbols = {
         s for node in kernel.graph for axis in node.type.axes for s in axis.size.free_symbols
     }

@@ -107,7 +107,7 @@ class _Together:
     def _one_part(
         self, nodes: Sequence[Node], part: Tile, parts: bool, length: sympy.Symbol = DIMS
     ) -> Made | Refusal:
-        """What Grams are made of, in one part of the dim or in all of it."""
+        """The operands of Grams, in one part of the dim or in all of it."""
         v = self.v
         with v.inner():
             if parts:
@@ -164,7 +164,7 @@ class _Together:
         return None
 
     def _weighed(self, group: Sequence[Node]) -> Weighed | Refusal:
-        """What is mixed by one matrix."""
+        """The rows that one matrix mixes, with that matrix."""
         v, given = self.v, {}
         for side, operand in sorted(_sides(group)):
             x = self._rows(operand)

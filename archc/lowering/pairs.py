@@ -38,7 +38,7 @@ numbers up to 1e16 (1e3) have room above it, and down to 1e-16 (1e-3) all their 
 
 @dataclass(frozen=True)
 class Decays:
-    """What all pairs of a chunk share: how rows decay, and in what products are made.
+    """The common part of all pairs of a chunk: how rows decay, and the dtype of products.
 
     `sums` [row, dim] are running sums of log gates, in a dtype whose differences are right; none of
     them is infinite. `before`: those at the row before, where a pair decays by the gates between

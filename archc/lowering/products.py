@@ -15,7 +15,7 @@ from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
 Own = dict[str, Index]
 
 LEFT, RIGHT = 2, 1
-"""What it counts to turn a product of matrices around for the left, or the right factor of another:
+"""The cost of turning a product of matrices around, for the left and the right factor of another:
 the left one is read from registers, and some compilers read it wrong."""
 
 

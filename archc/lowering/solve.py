@@ -27,8 +27,9 @@ BLOCK = 16
 """Rows of a small block: the least that products of matrices are made of."""
 
 LARGEST = 1024.0
-"""What float16 has room for when an inverse is multiplied by it once more. Beyond it the products
-are made again in tf32, which has the same digits and the range of float32."""
+"""The largest entry of an inverse that float16 has room for when it is multiplied by it once more.
+Beyond it the products are made again in tf32, which has the same digits and the range of
+float32."""
 
 MIDDLE = "middle"
 """The dim that a product of two matrices [row, col] sums over."""

@@ -28,8 +28,8 @@ from archc.tile.language import Buffer, Dim, Program
 
 @dataclass(frozen=True)
 class Vectors:
-    """What a program has loaded, in the dtype of the data: tokens as readers `t` and as read `s`,
-    rows of U and W as those of the later token `i` and of the earlier `j`."""
+    """The vectors that a program has loaded, in the dtype of the data: tokens as readers `t` and as
+    read `s`, rows of U and W as those of the later token `i` and of the earlier `j`."""
 
     q: Tile
     k: Tile
@@ -126,11 +126,11 @@ class Borders:
         self.k.store(buffer, *self.row_index(row), self.d, value=total, where=where)
 
     def reached(self, made: Tile, token: Tile, own: Tile) -> Tile:
-        """What is of rows up to a reader."""
+        """A tile with 0 in rows after its reader."""
         return self.k.where(token.over(*made.dims) >= own.over(*made.dims), made, 0.0)
 
     def after(self, made: Tile, token: Tile, own: Tile) -> Tile:
-        """What is of rows after a token."""
+        """A tile with 0 in rows up to its token."""
         return self.k.where(own.over(*made.dims) > token.over(*made.dims), made, 0.0)
 
 

@@ -70,9 +70,9 @@ class Stepping:
 
 @dataclass(frozen=True)
 class Spread:
-    """What a program needs whose dim is spread over all programs of a GPU: how many products with
-    weights it holds a block of, the memory that programs hand values to each other in, and the
-    number that counts who has come to a barrier."""
+    """The needs of a program whose dim is spread over all programs of a GPU: the number of products
+    with weights of which it holds a block, the memory that programs hand values to each other in,
+    and the counter of those that have come to a barrier."""
 
     products: int
     exchange: Buffer
@@ -178,7 +178,7 @@ class Steps(Values):
         self.rows_of = [k.buffer(n, "i32", False, "rows", True, batch=self.B) for n in which]
 
     def _argument(self, name: str, called: str, node: Node) -> None:
-        """What is read: a number, a pool with rows of its own, or another tensor."""
+        """Declare an argument: a number, a pool with rows of its own, or another tensor."""
         if name in self.by_value:
             make = self.k.sizes if node.type.dtype == "int" else self.k.reals
             (self.given_numbers[name],) = make(called)

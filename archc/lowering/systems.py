@@ -19,10 +19,11 @@ from archc.tile.compose import size
 from archc.tile.handle import Tile
 
 LARGEST = 1024.0
-"""What float16 has room for when an inverse is multiplied by it once more."""
+"""The largest entry of an inverse that float16 has room for when it is multiplied by it once
+more."""
 
 QUERY = "p"
-"""What a system's body multiplies by the matrix."""
+"""The name of the vector that a system's body multiplies by the matrix."""
 
 TINY = 1.4e-14
 """The share of a squared length that float32 does not see: the square of its rounding."""

@@ -132,7 +132,7 @@ def _terms(v: Values, turned: Turned, index: Index) -> list[Made]:
 
 
 def _term(v: Values, node: Node, place: Place, axis: Axis, index: Index) -> Made:
-    """What one sum adds at one index, summed over its other axes."""
+    """The term of one sum at one index, summed over its other axes."""
     if isinstance(node.op, ir.Contract):
         return term(v, node, place, axis, index)
     (operand,) = node.operands

@@ -460,6 +460,6 @@ class Values:
 
 
 def _kind(symbol: sympy.Basic) -> dict[str, bool]:
-    """What is known of a symbol: a size is whole, an option real."""
+    """Assumptions about a symbol: a size is whole and positive, an option real."""
     whole = bool(getattr(symbol, "is_integer", False))
     return {"integer": True, "positive": True} if whole else {"real": True}

@@ -30,8 +30,8 @@ def stated(layer: ir.Layer) -> dict[int, Interval]:
 
 
 def _limit(bound: Bound, node: Node) -> Interval | None:
-    """What a promise says about a value: about the one it names, or about the logarithm that enters
-    a recurrence in place of it."""
+    """The interval that a promise gives a value: the one it names, or the logarithm that enters a
+    recurrence in place of it."""
     limit = Interval(bound.low, bound.high, bound.open_low, bound.open_high)
     if bound.of(node):
         return limit

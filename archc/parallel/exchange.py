@@ -1,4 +1,4 @@
-"""What processes tell each other, with gradients.
+"""Exchanges between processes, with gradients.
 
 Each function of autograd here does one collective forward and one backward. All processes must come
 to the same collectives in the same order, backward too: so a value that not every process reads is

@@ -80,7 +80,7 @@ class PieceFunction:
     def __call__(
         self, values: Sequence[Tensor], state: Any, training: bool
     ) -> tuple[tuple[Tensor, ...], Any]:
-        """What the piece makes, and the state after the last token."""
+        """The outputs of the piece, and the state after the last token."""
         more = {"training": training} if self.trains else {}
         made, end = self.call(*values, state=state, **self.options, **more)
         return made if isinstance(made, tuple) else (made,), end
@@ -325,7 +325,7 @@ class Run:
                 self.values[id] = named[graph[id].op.name]
 
     def _compute(self, place: int, function: PieceFunction) -> None:
-        """What a piece makes, and the sums that are taken of it."""
+        """Compute a piece: its outputs, and the sums that are taken of them."""
         piece, columns = self.program.pieces[place], self.program.columns[place]
         values = self._read(piece)
         state, cut = None, 0
@@ -364,7 +364,7 @@ class Run:
         return drawing(seed, values[0])
 
     def _read(self, piece: Piece) -> list[Tensor]:
-        """What a piece reads, of which it may take parts of the heads."""
+        """The inputs of a piece, which may take parts of the heads."""
         values, places = [self.values[id] for id in piece.reads], self.program.places
         values = [x.long() if x.dtype == torch.bool else x for x in values]
         if self.tp is None or not piece.heads or places is None:
@@ -462,7 +462,7 @@ def agreed_seed(ranks: Sequence[Ranks], device: torch.device) -> int:
 
 @contextmanager
 def drawing(seed: int, like: Tensor) -> Iterator[None]:
-    """What is drawn inside comes from a seed; the generators go on from where they were."""
+    """Draw from a seed inside; the generators go on from where they were."""
     places = [like.device] if like.is_cuda else []
     with torch.random.fork_rng(devices=places):
         torch.manual_seed(seed)

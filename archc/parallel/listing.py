@@ -1,4 +1,4 @@
-"""What `apply` does with a module, as text."""
+"""The plan of `apply` for a module, as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from archc.parallel.placement import Pending, Split
 
 
 def plan(module: nn.Module, mesh: DeviceMesh | Mapping[str, int]) -> str:
-    """What `apply` does with a module on a mesh, which may be told by its dims alone, `{"tp": 4}`:
+    """The plan of `apply` for a module on a mesh, which may be told by its dims alone, `{"tp": 4}`:
     no process need run. Raises ValueError as `apply` does."""
     if isinstance(mesh, DeviceMesh):
         counts = {name: mesh[name].size() for name in names_of(mesh)}

@@ -19,7 +19,7 @@ DIMS = {
 """Names of mesh dims, and what is split over each."""
 
 LOST = re.compile(r"connect|peer|timed? ?out|abort", re.IGNORECASE)
-"""What gloo says, in an error without a type of its own, where a process has gone."""
+"""The words of gloo, in an error without a type of its own, where a process has gone."""
 
 Made = TypeVar("Made")
 
@@ -38,7 +38,7 @@ class Ranks:
     count: int
 
     def ask(self, what: str, collective: Callable[[], Made]) -> Made:
-        """What a collective gives. Raises RankLost where another process has ended, or has not
+        """The result of a collective. Raises RankLost where another process has ended, or has not
         come to it within the timeout of its process group."""
         try:
             return collective()

@@ -143,7 +143,8 @@ def _kind(node: Node, apart: bool) -> str:
 
 
 def weights_alone(graph: Graph) -> frozenset[int]:
-    """What is made of parameters and constants alone: it is computed where it is read."""
+    """Values made of parameters and constants alone: each process computes them where it reads
+    them."""
     found: set[int] = set()
     for node in graph:
         source = isinstance(node.op, ir.Constant | ir.Delta | ir.Position | ir.Param)

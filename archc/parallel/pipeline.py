@@ -63,7 +63,7 @@ def _repeated(program: Program, place: int) -> bool:
 
 
 def _part(program: Program, places: range) -> Part:
-    """What enters and leaves some of the pieces."""
+    """The values that enter and leave some of the pieces."""
     graph, pieces = program.layer.graph, program.pieces
     read = [id for i in places for id in pieces[i].reads]
     made = {id for i in places for id in pieces[i].makes}

@@ -221,7 +221,8 @@ def given_of(body: Graph, given: Mapping[int, Mark], name: str) -> Mark:
 
 
 def free_values(graph: Graph) -> frozenset[int]:
-    """What is made of constants and positions along dims alone: it is computed where it is read."""
+    """Values made of constants and positions along dims alone: each process computes them where it
+    reads them."""
     found: set[int] = set()
     for node in graph:
         source = isinstance(node.op, ir.Constant | ir.Delta | ir.Position)

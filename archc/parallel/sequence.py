@@ -1,6 +1,8 @@
-"""What is done about earlier tokens where each process has a part of the sequence: short looks back
-are given the tokens of the process before, recurrences the state that all earlier parts come to,
-attends the earlier tokens that they read.
+"""Earlier tokens where each process has a part of the sequence: short looks back are given the
+tokens of the process before, recurrences the state that all earlier parts come to, attends the
+earlier tokens that they read.
+
+
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ class Layout:
 
 
 class Summaries:
-    """What every part does to the state, and how this process's outputs depend on the one before
-    them."""
+    """The effect of every part on the state, and how this process's outputs depend on the state
+    before them."""
 
     def __init__(self, ranks: Ranks, state: Layout, outputs: Sequence[Layout], name: str):
         self.ranks, self.state, self.outputs, self.name = ranks, state, outputs, name
@@ -128,8 +128,8 @@ def by_columns(
     ranks: Ranks, columns: Columns, layer: ir.Layer, call: Call, values: Sequence[Tensor],
     first: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """What a piece makes of this process's part of the sequence, with `first` as the state before
-    all tokens."""
+    """The outputs of a piece for this process's part of the sequence, with `first` as the state
+    before all tokens."""
     outputs = [layer.graph[id].type.names for id in layer.graph.outputs.values()]
     state = Layout(columns, tuple(axis.name for axis in columns.state.axes))
     layouts = [Layout(columns, names) for names in outputs]

@@ -142,7 +142,7 @@ def _learns(region: TokenRegion) -> bool:
 
 
 def _after(graph: Graph, id: int) -> str:
-    """What a value without a name goes into."""
+    """A name for a value without one, from the value that it goes into."""
     row, seen = [id], {id}
     while row:
         for each in row:

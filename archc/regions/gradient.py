@@ -39,7 +39,7 @@ def gradient_of(region: TokenRegion, differentiate: Differentiate) -> Gradient:
 
 
 STAGED = "moved."
-"""What the names of values between the stages begin with."""
+"""The prefix of the names of values between the stages."""
 
 
 def stages(graph: Graph, stream: str) -> tuple[Graph, ...]:

@@ -7,7 +7,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.token_region import is_token_type
 
 OF_POSITIONS = (ir.Position, ir.Constant, ir.Delta, ir.Elementwise, ir.Reduce, ir.Contract)
-"""What tables are made by: no parameter is behind them, no input, and no layer that is called,
+"""Ops that tables are made by: no parameter is behind them, no input, and no layer that is called,
 which may have parameters."""
 
 OF_PARAMETERS = 4

@@ -1,4 +1,5 @@
-"""What generated files call when they run: plain modules, which import torch and one another.
+"""The functions that generated files call when they run: plain modules, which import torch and one
+another.
 
     layers.py      what layers call: checks, windows, attention; packed.py: packed sequences;
                    one_token.py: one token of each of several sequences; paged.py: in pages

@@ -9,8 +9,8 @@ from torch import Tensor
 
 
 def launched_again(kernel: Any, given: tuple, *rest: Any) -> list | None:
-    """What a kernel makes of tensors (or None) `given` to it, where it was launched of others like
-    them: nothing else is looked at then, as all of it was right. None where it was not."""
+    """The outputs of a kernel for tensors (or None) `given` to it, if it was launched of others
+    like them: nothing else is looked at then, as all of it was right. None if it was not."""
     if torch.compiler.is_compiling():
         return None
     known = getattr(kernel, "known_calls", None)
@@ -35,8 +35,9 @@ def launched_again(kernel: Any, given: tuple, *rest: Any) -> list | None:
 
 
 def likeness(given: tuple, rest: tuple) -> tuple[tuple | None, list]:
-    """What decides how a kernel is launched of tensors, and their addresses. It is None where it
-    is not enough: for what learns, is not on the GPU that is current, or at an odd address."""
+    """The key that decides how a kernel is launched of tensors, and their addresses. The key is
+    None where it is not enough: for a tensor that learns, is not on the current GPU, or is at an
+    odd address."""
     if not given[0].is_cuda:
         return None, []
     here, learning = torch.cuda.current_device(), torch.is_grad_enabled()

@@ -27,10 +27,11 @@ def has_span_room(x: Tensor) -> bool:
 
 
 class Given(NamedTuple):
-    """What enters such an attention. `sources` in the order of the kernels' arguments, each of a
+    """The inputs of such an attention. `sources` in the order of the kernels' arguments, each of a
     "reader", of a token "read", or the "same" for all, as `roles` say, and a vector or not; at the
-    places `ends` are q and k of the product with matrices, at `values` what is weighted. `ranks`
-    are u and w of each outer product, `signs` theirs; `numbers` are those of the kernels."""
+    places `ends` are q and k of the product with matrices, at `values` the values that are
+    weighted. `ranks` are u and w of each outer product, `signs` theirs; `numbers` are those of the
+    kernels."""
 
     sources: list[Tensor]
     roles: tuple[str, ...]
@@ -51,12 +52,12 @@ class Share(NamedTuple):
     heads: int
 
     def of(self, x: Tensor, dim: int = 2) -> Tensor:
-        """What there is of them; `dim` is that of the heads."""
+        """The part of a tensor that is theirs; `dim` is that of the heads."""
         x = x.narrow(0, self.sequence, self.sequences)
         return x.narrow(dim, self.head, self.heads) if self.heads else x
 
     def given(self, every: Given) -> Given:
-        """What enters of them."""
+        """The part of all inputs that is theirs."""
         pairs = zip(every.sources, every.roles, strict=True)
         sources = [x if role == "same" else self.of(x) for x, role in pairs]
         ranks = [(self.of(u), self.of(w)) for u, w in every.ranks]
@@ -181,7 +182,7 @@ class Tree:
         borders(*self.rows, self.q, self.k, self.P, self.left, self.right, self.shape[1])
 
     def sources(self, part: Part) -> list[Tensor]:
-        """What kernels are given of the spans of a part: readers of the later ones, and tokens of
+        """The inputs of kernels for the spans of a part: readers of the later ones, and tokens of
         those before. A dim of spans stands in front of the tokens."""
         found = [
             x if role == "same" else self.spans(part, x, 1, role == "reader")
@@ -275,8 +276,8 @@ def values_of(
 
 
 class Level(NamedTuple):
-    """What a level of the tree was before the next: its length of spans, its matrices, and of each
-    part q of the later spans and k of the earlier ones."""
+    """A level of the tree before the next was made of it: its length of spans, its matrices, and
+    for each part q of the later spans and k of the earlier ones."""
 
     size: int
     P: Tensor

@@ -108,8 +108,8 @@ def entries_of(
 
 
 def _by_place(listed: Tensor, count: Tensor, places: int) -> tuple[Tensor, Tensor]:
-    """What stands in lists [B, T, ..., most] by the place that is listed: where, [B, ..., T most],
-    in order, and where each place begins and ends there, [B, ..., places + 1]."""
+    """The entries of lists [B, T, ..., most] by the place that they list: their positions, [B, ...,
+    T most], in order, and where each place begins and ends there, [B, ..., places + 1]."""
     there = torch.arange(listed.shape[-1], device=listed.device) < count[..., None]
     place = torch.where(there, listed, places).movedim(1, -2).flatten(-2)
     ordered, order = place.sort(dim=-1, stable=True)

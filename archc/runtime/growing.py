@@ -38,8 +38,8 @@ def alike(past: Tensor, new: Tensor) -> bool:
 
 
 def behind(past: Tensor, new: Tensor, most: int | None) -> Tensor:
-    """What `grown` gives, in memory with room. A value in such memory knows it, up to where it is
-    written, and where the value itself ends."""
+    """The result of `grown`, in memory with room. A value in such memory knows it, up to where it
+    is written, and where the value itself ends."""
     start, count = past.shape[1], new.shape[1]
     memory, written, end = getattr(past, "_room", (None, [0], -1))
     if memory is None or written[0] != end or not has_room(memory, end + count):

@@ -13,7 +13,7 @@ from archc.runtime.growing import limited, most_of, with_most
 
 
 class StateMethods:
-    """What every state can do. It is a named tuple still: of tensors, numbers, and states of
+    """The methods of every state. It is a named tuple still: of tensors, numbers, and states of
     layers."""
 
     _asdict: Any  # of every named tuple, as the next one
@@ -235,7 +235,8 @@ def one_batch(values: list, shared: bool = False) -> Any:
 
 
 def kept_by(state: Any, shared: bool = False) -> Any:
-    """What must be alike for states to stand in one batch: the shapes of tensors, and numbers."""
+    """The part of a state that must be alike for states to stand in one batch: shapes of tensors,
+    and numbers."""
     if not isinstance(state, tuple):
         return state.shape[0 if shared else 1 :] if isinstance(state, Tensor) else state
     alike = getattr(type(state), "_shared", ())

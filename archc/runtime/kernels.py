@@ -1,4 +1,4 @@
-"""What functions that launch kernels of chunks call."""
+"""Functions around the launches of kernels of chunks."""
 
 from __future__ import annotations
 

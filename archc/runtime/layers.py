@@ -1,4 +1,4 @@
-"""What layers call: checks of what they are given, and ops on tokens that torch has no name for."""
+"""Functions that layers call: checks of arguments, and ops on tokens that torch has no name for."""
 
 import math
 from collections.abc import Callable
@@ -146,7 +146,7 @@ def load_former_names(module: nn.Module, former: dict) -> None:
 
 
 def rename_former(former: dict, module: nn.Module, found: dict, prefix: str, *_: Any) -> None:
-    """What is done to a state dict before it is loaded."""
+    """Rename the parameters of former names in a state dict before it is loaded."""
     for name, old in former.items():
         start = f"{prefix}{old}."
         for key in [key for key in found if key.startswith(start)]:
@@ -197,8 +197,8 @@ def inverse_softplus(x: Tensor) -> Tensor:
 
 
 def told_by(cu_seqlens: Tensor) -> tuple:
-    """What tells of a change of borders: on a CPU the values, as numpy and `.data` change them
-    without a word to torch; on a GPU, where reading them waits, what torch knows of changes."""
+    """A key that changes with the borders: on a CPU their values, as numpy and `.data` change them
+    without a word to torch; on a GPU, where reading them waits, torch's own count of changes."""
     if cu_seqlens.device.type == "cpu":
         return id(cu_seqlens), *cu_seqlens.tolist()
     now = id(cu_seqlens), cu_seqlens.data_ptr(), cu_seqlens._version
@@ -219,7 +219,7 @@ def refuse_unseen(cu_seqlens: Tensor, now: tuple) -> None:
 
 
 def once_for(cu_seqlens: Tensor, what: tuple, make: Callable) -> Any:
-    """What `make(cu_seqlens)` gives: made once, and again when there is a change in place. A
+    """The result of `make(cu_seqlens)`: made once, and again when there is a change in place. A
     graph, of CUDA or of torch.compile, makes its own each time that it runs, as its borders may be
     others by then."""
     device = cu_seqlens.device

@@ -42,8 +42,8 @@ def over_tokens(carried: str, places: tuple = (), /, **along: int) -> Callable:
 
 
 def of_no_tokens(found: Any, states: int, given: tuple) -> Any:
-    """What a loop over no tokens gives: empty results that depend on all that it was given, so that
-    its gradient is 0, and there."""
+    """The result of a loop over no tokens: empty results that depend on all inputs, so that their
+    gradients exist and are 0."""
     if not isinstance(found, tuple):
         return found
     entered = (x for x in given if isinstance(x, Tensor) and x.is_floating_point())
@@ -60,7 +60,7 @@ def is_varying(x: Tensor, dim: int) -> bool:
 def as_scan(
     function: Callable, given: dict, carried: list[str], along: dict[str, int], places: tuple
 ) -> Any:
-    """What a loop gives: itself for one token, scanned over all."""
+    """The result of a loop: one call for one token, a scan over several."""
 
     def step(state: list[Tensor], token: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         one = {name: x.unsqueeze(along[name]) for name, x in zip(along, token, strict=True)}

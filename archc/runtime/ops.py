@@ -49,7 +49,7 @@ def new_op(
 
 
 MOST_ARGUMENTS = 64
-"""What an op of torch takes."""
+"""The largest number of arguments that an op of torch takes."""
 
 
 def in_a_list(schema: str) -> tuple[str, list[int] | None]:
@@ -84,7 +84,8 @@ def spread_out(function: Callable, order: list[int] | None) -> Callable:
 
 
 def learning_of(op: Callable, gradient: Callable, keep: Callable | None) -> type:
-    """What autograd and `torch.func` are told of an op; its results are always a tuple there."""
+    """The class that autograd and `torch.func` know an op by; its results are always a tuple
+    there."""
 
     class Learning(torch.autograd.Function):
         @staticmethod
@@ -126,8 +127,8 @@ def learning_of(op: Callable, gradient: Callable, keep: Callable | None) -> type
 
 
 def with_autograd(op: Callable, learning: type, alone: bool) -> Callable:
-    """What torch does with an op where there may be gradients: what it makes of one with
-    `torch.library.register_autograd`, in a third of the time a call."""
+    """An op with its gradient, as `torch.library.register_autograd` makes one, in a third of the
+    time a call."""
     tangent_of = torch.autograd.forward_ad.unpack_dual
 
     def call(*given):
@@ -297,7 +298,7 @@ def each_alone(
 
 
 def wrong_shapes(op: str, wanted: str, *tensors: Tensor) -> ValueError:
-    """What is raised for shapes that do not fit together."""
+    """The error for shapes that do not fit together."""
     got = ", ".join(str(list(x.shape)) for x in tensors)
     return ValueError(f"{op}: shapes must be {wanted}; got {got}")
 
@@ -308,7 +309,7 @@ def present(function: Callable) -> Callable:
 
 
 def in_dtype(dtype: torch.dtype, given: tuple) -> list:
-    """What is real in another dtype."""
+    """The arguments, those that are real in another dtype."""
     real = [isinstance(x, Tensor) and x.is_floating_point() for x in given]
     return [x.to(dtype) if each else x for x, each in zip(given, real, strict=True)]
 
@@ -333,7 +334,7 @@ def flat(last: int, made: tuple) -> tuple:
 
 
 def result_kind(x: Tensor) -> tuple:
-    """What a 0 like a tensor needs: its shape, dtype and device."""
+    """The shape, dtype and device that a 0 like a tensor needs."""
     return x.shape, x.dtype, x.device
 
 

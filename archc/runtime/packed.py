@@ -107,7 +107,7 @@ def state_of_each(state: Any, cu_seqlens: Tensor, x: Tensor, seen: dict) -> Any:
 
 
 def row_of_state(value: Any, row: int) -> Any:
-    """What a state keeps of one sequence, of its own layer or of those inside it."""
+    """The part of a state that is one sequence's, of its own layer or of those inside it."""
     if isinstance(value, RaggedState):
         return value.rows[row]
     if isinstance(value, Tensor):
@@ -141,8 +141,8 @@ def run_padded(
     return_state: bool,
     rows: tuple = (),
 ) -> Any:
-    """What `run`, which takes packed sequences at once, makes of a batch with padding: of its other
-    tokens, one sequence after the other. Arguments are those of `run_packed`."""
+    """The result of `run`, which takes packed sequences at once, for a batch with padding: of its
+    other tokens, one sequence after the other. Arguments are those of `run_packed`."""
     if cu_seqlens is not None:
         raise ValueError(f"{layer}: give `cu_seqlens` or `attention_mask`, not both")
     kept = check_mask(layer, attention_mask, next(x for x in tokens.values() if x is not None))
@@ -273,7 +273,7 @@ def bounds_of(cu_seqlens: Tensor, x: Tensor) -> list[int]:
 
 
 def one_by_one(run: Callable, cu_seqlens: Tensor, tokens: list, states: list) -> tuple:
-    """What `run(*tokens, *states)` makes of packed sequences, of each by itself: values along the
+    """The result of `run(*tokens, *states)` for packed sequences, each by itself: values along the
     tokens, then the states after the last. Sequences of equal length run as one batch.
 
     tokens [1, T, ...]; states [N, ...]

@@ -1,4 +1,4 @@
-"""What attentions keep of tokens in pages of a pool: each sequence has as many pages as it needs,
+"""The tokens that attentions keep, in pages of a pool: each sequence has as many pages as it needs,
 wherever they are, and a table says which."""
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ where a sequence has no page yet."""
 
 @dataclass(frozen=True, eq=False)
 class Pages:
-    """What is kept of every token of B sequences: memory [pages, PAGE, ...], and the table [B, N]
-    of the pages that each sequence has, in the order of its tokens. It stands where a tensor
-    [B, N * PAGE, ...] would."""
+    """The kept values of every token of B sequences: memory [pages, PAGE, ...], and the table [B,
+    N] of the pages that each sequence has, in the order of its tokens. It stands where a tensor [B,
+    N * PAGE, ...] would."""
 
     memory: Tensor
     table: Tensor

@@ -1,4 +1,4 @@
-"""What launches of tile programs need besides the launcher."""
+"""Functions around launches of tile programs, beside the launcher."""
 
 from __future__ import annotations
 

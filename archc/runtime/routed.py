@@ -108,9 +108,9 @@ def groups(x: Tensor, weight: Tensor) -> bool:
 
 
 def product_of_blocks(x: Tensor, weight: Tensor, routed: Routed) -> Tensor:
-    """What `grouped_product` gives, in shapes that no choice changes: pairs of a place fill blocks
-    of as many rows as a place has pairs on average, with zeros behind its last ones; of `BLOCK`
-    where torch wants any number of pairs."""
+    """The result of `grouped_product`, in shapes that no choice changes: pairs of a place fill
+    blocks of as many rows as a place has pairs on average, with zeros behind its last ones; of
+    `BLOCK` where torch wants any number of pairs."""
     pairs, places = x.shape[0], weight.shape[0]
     known = isinstance(pairs, int)
     size = max(1, pairs // places) if known else BLOCK

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 
 class Case(NamedTuple):
-    """What a file is checked by. `example(sizes, batch, tokens, device, dtype)` gives an instance,
-    its inputs by name, and the names of those along its own tokens; of one with these `sizes` and
-    so many `tokens`, `expected` has places and values of each output, by the step-by-step meaning
-    of the layer, and `slopes` the same of gradients. It is timed with other sizes. Recurrences go
-    by a `chunk` of tokens, or one by one where there are fewer than `steps`."""
+    """The check of a file. `example(sizes, batch, tokens, device, dtype)` gives an instance, its
+    inputs by name, and the names of those along its own tokens; of one with these `sizes` and so
+    many `tokens`, `expected` has places and values of each output, by the step-by-step meaning of
+    the layer, and `slopes` the same of gradients. It is timed with other sizes. Recurrences go by a
+    `chunk` of tokens, or one by one where there are fewer than `steps`."""
 
     title: str
     sizes: dict

@@ -57,8 +57,8 @@ def tokens_between(tokens: int, numbers: int) -> int:
 def checkpointed(
     run: Callable, span: int, tokens: list, states: list, reverse: bool = False
 ) -> tuple:
-    """What `run(*tokens, *states)` makes, of a span of tokens after the other; `reverse`: from the
-    last on. Only the states between them are kept: the gradient runs each span again, for the
+    """The result of `run(*tokens, *states)`, one span of tokens after the other; `reverse`: from
+    the last on. Only the states between them are kept: the gradient runs each span again, for the
     states inside of it (Chen et al. 2016, arXiv 1604.06174)."""
     from torch.utils.checkpoint import checkpoint
 
@@ -118,7 +118,7 @@ def grid_way(
 
 
 def wrong_into(op: str, states: str, into: Any) -> Exception:
-    """What is raised for `into` that is not a pool for each of some states."""
+    """The error for `into` that is not a pool for each of some states."""
     listed = isinstance(into, (tuple, list))
     got = f"{len(into)} of them" if listed else type(into).__name__
     text = f"{op}: `into` must be a tuple of pools, one for each of {states}; got {got}"

@@ -15,8 +15,8 @@ from archc.runtime.optional import triton
 
 
 class NotCompiled(Exception):
-    """What would be compiled is refused, where `here.raised` is set: it stands in for the executor
-    that Triton gives it to."""
+    """The refusal of a compilation, where `here.raised` is set: it stands in for the executor that
+    Triton gives it to."""
 
     here = threading.local()
 

@@ -105,7 +105,7 @@ def kept_tokens(past: Tensor, x: Tensor) -> Tensor:
 
 
 def with_gradients(passes: Callable, inputs: tuple, rest: tuple) -> tuple:
-    """What passes make of inputs, so that autograd knows how."""
+    """The results of passes on inputs, with a gradient that autograd knows."""
     with torch.enable_grad():
         return passes(*inputs, *rest)
 
@@ -125,7 +125,7 @@ def gradients_again(outputs: tuple, slopes: list, learns: list) -> list:
 
 
 def like_those_of(names: list, wanted: list, inputs: tuple) -> Any:
-    """What the gradients of inputs are like: contiguous."""
+    """Empty tensors like the gradients of inputs: contiguous."""
     pairs = zip(names, inputs, strict=False)
     found = tuple(x.new_empty(x.shape) for name, x in pairs if name in wanted)
     return found[0] if len(found) == 1 else found

@@ -35,13 +35,13 @@ def take_settings(path: str, named: dict) -> None:
 
 
 def kernel_digest(made: Any) -> str:
-    """What tells the text of a kernel from another."""
+    """The digest of a kernel's text."""
     return hashlib.sha256(made.src.encode()).hexdigest()[:16]
 
 
 def launch_class(grid: tuple, named: dict) -> str:
-    """What launches share their settings: the lengths of tiles, how products are made, and about
-    how many programs there are, as a power of 2."""
+    """The class of launches that share their settings: the lengths of tiles, how products are made,
+    and about how many programs there are, as a power of 2."""
     blocks = [f"{n}={x}" for n, x in sorted(named.items()) if n == "CHUNK" or n.startswith("B_")]
     programs = grid[0].bit_length()
     return " ".join([*blocks, f"DOT={named.get('DOT')}", f"programs=2^{programs}"])

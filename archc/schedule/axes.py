@@ -99,4 +99,5 @@ REDUCTION_DIMS: dict[type, Callable[[Any], tuple[str, ...]]] = complete(
     },
     (op for op in ir.OPS if op is not ir.Contract),
 )
-"""What ops of the layer IR cross, but for products, which know it by their operands."""
+"""The dims that ops of the layer IR look along, but for products, which know them by their
+operands."""

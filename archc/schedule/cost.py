@@ -32,7 +32,8 @@ AGAIN = 10.0
 """How much faster than memory the second cache gives what programs read again."""
 
 SUSTAINED = 0.28
-"""What operations outside products reach of their peak: their operands wait for one another."""
+"""The share of their peak that operations outside products reach: their operands wait for one
+another."""
 
 TURN = 0.78e-6
 """Seconds that a walk waits at each chunk where what it does with a state follows on the last."""
@@ -58,8 +59,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one kernel costs on a device; times in seconds. `limit` names what the floor is made of,
-    and `share` is the part of the expected time that the floor is."""
+    """The cost of one kernel on a device; times in seconds. `limit` names what the floor is made
+    of, and `share` is the part of the expected time that the floor is."""
 
     name: str
     programs: int

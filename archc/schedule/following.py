@@ -175,8 +175,9 @@ def _weights(graph: Graph, node: Node) -> bool:
 
 
 def _autograd(graph: Graph, node: Node, stream: str) -> int:
-    """What autograd reads and writes for an op: nothing where a gradient is that of the result, and
-    for a weight the product of the gradient and the other operand, which is then summed."""
+    """The tensors that autograd reads and writes for an op: none where a gradient is that of the
+    result, and for a weight the product of the gradient and the other operand, which is then
+    summed."""
     if node.op.fn == "add":
         return 0
     if node.op.fn == "sub":

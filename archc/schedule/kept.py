@@ -118,8 +118,8 @@ class Kept:
         return [id] if 2 * self.bytes(id) <= sum(map(self.bytes, found)) else found
 
     def _for_walk(self, id: int, walk: ir.Recurrence) -> list[int]:
-        """What a walk reads for a value: it, or its factors where those are smaller. One along the
-        tokens has no chunk at hand to make a value of again."""
+        """The values that a walk reads for one value: itself, or its factors where those are
+        smaller. A walk along the tokens has no chunk at hand to make a value of again."""
         node = self.graph[id]
         if id in self.levels.recomputed:
             by_token = not walk.stream.size.has(ck.CHUNK)
@@ -226,7 +226,7 @@ class Kept:
 
 
 def _captured(node: Node) -> Iterable[tuple[str, int]]:
-    """What the body of a Recurrence or of a Conjugate captures, by name: beside it stand the states
-    that it begins with, or the right side."""
+    """The captures of the body of a Recurrence or of a Conjugate, by name: beside it stand the
+    states that it begins with, or the right side."""
     first = int(isinstance(node.op, ck.Conjugate))
     return zip(node.op.captures, node.operands[first:], strict=False)

@@ -139,8 +139,8 @@ class Levels:
         return isinstance(node.op, ir.Result) and node.operands[0] in fallback
 
     def _wanted_late(self) -> set[int]:
-        """What is made of scans that are done again where their rows are wanted, and no walk needs:
-        the last kernel has them all, and makes such rows once."""
+        """The values made of scans that are done again where their rows are wanted, and that no
+        walk needs: the last kernel has them all, and makes such rows once."""
         if self.turned is None:
             return set()
         scans = [n.id for n in self.graph if scans_numbers(n)]

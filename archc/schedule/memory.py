@@ -36,7 +36,7 @@ STAGES, AHEAD = 3, {2: 232_448, 4: 98_304}
 number: as the launches of a generated file do (`settings_of`)."""
 
 MARGIN = 1.125
-"""What stands in shared memory beside the operands of the largest product, as a factor."""
+"""The share of shared memory beside the operands of the largest product, as a factor."""
 
 THREADS, REGISTERS = 32, 255
 """Threads of a warp, and the most registers that one has."""
@@ -419,8 +419,9 @@ def walks_tokens(kernel: Kernel) -> bool:
 
 
 def of_steps(kernel: Kernel, setting: Setting) -> OnChip:
-    """What a program holds where it holds most, with the shortest block of what programs share;
-    nothing, where there is no program."""
+    """The most that a program holds at a time, with the shortest block of each shared dim; nothing,
+    where there is no program. A launch in a generated file (`step_fits`) takes the loop in PyTorch
+    where that is more than there is."""
     made = stepping(kernel)
     if isinstance(made, Refusal):
         return OnChip(0, 0)

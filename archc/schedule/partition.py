@@ -112,7 +112,7 @@ class _Partition:
         return [self._kernel_between(level, part) for part in self._parts(home) if part]
 
     def _parts(self, home: Mapping[str, int]) -> list[dict[str, int]]:
-        """What is stored at a level, by kernels: products that all heads share are made once for
+        """The values stored at a level, by kernels: products that all heads share are made once for
         all of them, before the rest, and not by the programs of every head."""
         inside = {id: self._inside([id], [id]) for id in home.values()}
         shared = {id for id, nodes in inside.items() if not self._has_heads(nodes)}

@@ -1,4 +1,5 @@
-"""What a GPU does of each attend: torch's own attention, kernels that fold, or all pairs."""
+"""The computation of each attend on a GPU: torch's own attention, kernels that fold, or all
+pairs."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
 
 
 def _few(attend: ir.Attend) -> tuple[tuple[str, str], ...]:
-    """What computes the form for few readers, whose products go in another order."""
+    """The kernels of the form for few readers, whose products go in another order."""
     assert attend.decode is not None
     found = all_by_rows(folded(multiplied_out(replace(attend, body=attend.decode, decode=None))))
     if not found:

@@ -32,8 +32,8 @@ class Leaving:
 def leaving(
     graph: Graph, recurrence: Node, setting: Setting, readers: Callable[[int], int]
 ) -> Iterator[Leaving]:
-    """What becomes of each output of a recurrence, in a layer before any moves. `readers` tells for
-    the place of an output how many kernels read its gradient."""
+    """Each output of a recurrence, and the ops that its kernels take over, in a layer before any
+    moves. `readers` tells for the place of an output how many kernels read its gradient."""
     if recurrence.op.chunked is None:
         return
     for place, found in enumerate(considered(graph, recurrence)):

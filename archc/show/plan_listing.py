@@ -92,7 +92,7 @@ def heading(plan: Planned) -> str:
 
 
 def _conditions(plan: Planned) -> Iterator[str]:
-    """What the plan is for, and what bounds its tiles."""
+    """The conditions of a plan, and the bounds of its tiles."""
     wanted, sizes = plan.conditions, plan.setting.sizes
     dims = {str(s) for part in plan.parts for n in part.kernels.graph
             for a in n.type.axes for s in a.size.free_symbols}  # fmt: skip
@@ -109,14 +109,14 @@ def _conditions(plan: Planned) -> Iterator[str]:
 
 
 def _inputs(plan: Planned) -> Iterator[str]:
-    """What enters, and what of it the kernels make."""
+    """The inputs, and those that the kernels make themselves."""
     if plan.inputs:
         yield ""
         yield _table(("input", "why"), [(each.name, each.why) for each in plan.inputs], 1)
 
 
 def _outputs(plan: Planned) -> Iterator[str]:
-    """What leaves, and what follows it in the kernels."""
+    """The outputs, and the ops after them that the kernels take over."""
     rows = []
     for each in plan.outputs:
         less = f"{in_short(each.forward)}B less forward, {in_short(each.backward)}B less backward"
@@ -209,7 +209,8 @@ def _of_kernel(plan: Planned, part: Part, kernel: Kernel) -> Iterator[str]:
 
 
 def _holds(plan: Planned, part: Part, cost: Cost) -> str:
-    """What a program has on chip at its fullest; a walk of tokens alone has room, or is none."""
+    """The most that a program has on chip at a time; a walk of tokens alone has room, or is
+    none."""
     chip, most = cost.chip, 4 * plan.conditions.device.budget.registers
     over = chip.registers > most and not _by_token(part)
     spills = ", more than there are: it spills" if over else ""
@@ -253,7 +254,7 @@ def _buffer_table(plan: Planned, part: Part) -> str:
 
 
 def _rest(plan: Planned, part: Part) -> Iterator[str]:
-    """What is computed again, and what no kernel does."""
+    """The values that are computed again, and those that no kernel computes."""
     graph = part.kernels.graph
     for title, found in (
         ("computed again", list(computed_again(part.kernels))),

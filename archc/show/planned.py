@@ -1,5 +1,5 @@
-"""What a GPU does of each recurrence: its kernels, what they cost at some sizes, and why they are
-what they are."""
+"""The plan of a GPU for each recurrence: its kernels, their costs at some sizes, and the
+reasons."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CHUNK = "chunk"
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a plan is made for: batch, tokens, the length of a chunk (None: the usual one, if that
+    """The conditions of a plan: batch, tokens, the length of a chunk (None: the usual one, if that
     fits), the dtype of the data, and the device."""
 
     B: int = 2
@@ -55,7 +55,7 @@ class Conditions:
 
 
 CONDITIONS = ("B", "T", "chunk", "dtype", "device")
-"""What `--set` can give of them, beside the layer's own sizes."""
+"""The conditions that `--set` can give, beside the layer's own sizes."""
 
 
 def conditions(given: Mapping[str, Any]) -> Conditions:
@@ -233,7 +233,7 @@ def _all_steps(
 
 
 def _kept(op: ir.Recurrence, setting: Setting) -> str:
-    """What becomes of the states before each token, which the gradient needs."""
+    """The storage of the states before each token, which the gradient needs, in words."""
     sizes = setting.sizes
     numbers = sum(math.prod(int(evaluate(a.size, sizes)) for a in s.axes) for s in op.states)
     tokens = int(evaluate(op.stream.size, sizes))

@@ -24,7 +24,7 @@ ALONE = {
     ir.Reshape: "a dim counted otherwise, a view where memory allows it",
     ir.Substitute: "a triangular system along the tokens, which torch solves",
 }
-"""What stands between kernels, by op."""
+"""The reason why an op stands between kernels, by op."""
 
 
 def as_text(layer: ir.Layer) -> str:

@@ -46,7 +46,7 @@ def normal_text(study: Study) -> str:
 
 
 def _verdict(study: Study) -> Iterator[str]:
-    """What is computed in chunks and what is not."""
+    """The states that are computed in chunks, and those that are not."""
     kept = {name for each in study.derived.kept for name in each.states}
     chunked = [state.name for state in study.recurrence.states if state.name not in kept]
     if chunked:
@@ -71,7 +71,7 @@ def decisions_text(layer: ir.Layer) -> str:
 
 
 def stage_title(stage: Stage, last: int) -> str:
-    """What a stage is called in a listing."""
+    """The title of a stage in a listing."""
     if stage.kind == CHUNKS:
         return "along the chunks"
     if stage.kind == TOKENS:
@@ -102,7 +102,7 @@ def chunk_text(study: Study) -> str:
 
 
 def _sections(graph: Graph, stream: str) -> Iterator[str]:
-    """What is given, each stage, and the results."""
+    """The inputs, each stage, and the results."""
     given = [node.id for node in graph if isinstance(node.op, ir.Input)]
     parts = [("given", given)]
     parts += [(title, list(stage.nodes)) for title, stage in staged(graph, stream)]
@@ -127,7 +127,7 @@ def _indented(text: str) -> list[str]:
 
 
 def gradient_text(study: Study) -> str:
-    """What is saved and computed again, then the backward graph."""
+    """The values that are saved and computed again, then the backward graph."""
     found = study.gradient
     if found is None:
         return "  a loop over the tokens, with the gradient of a loop\n"
@@ -178,7 +178,7 @@ def chunk_json(study: Study) -> dict[str, Any]:
 
 
 def gradient_json(study: Study) -> dict[str, Any]:
-    """What is saved, and the backward graph."""
+    """The saved values, and the backward graph."""
     found = study.gradient
     if found is None:
         return head_json(study) | {"backward": None}

@@ -1,4 +1,4 @@
-"""What a mistake was likely meant to be: rows of `habits_table`, found by name and by text."""
+"""The likely meaning of a mistake: rows of `habits_table`, found by name and by text."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ RULES = {
 
 @dataclass(frozen=True)
 class Advice:
-    """What stands there that a spec does not write, and what it writes instead."""
+    """Words that a spec does not write, and what it writes instead."""
 
     span: Span
     help: str
@@ -134,7 +134,7 @@ def in_text(source: Source, offset: int) -> Advice | None:
 
 
 def _matches(text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """What is known of a line: of all of it, of its dotted names, of any other part."""
+    """The rows that match a line: all of it, its dotted names, any other part."""
     lines = [habit for habit in TEXTS if habit.found.startswith("^")]
     for habit in lines:
         yield from _found(habit, text)
@@ -155,7 +155,7 @@ def _without_comment(line: str) -> str:
 
 
 def _dotted(match: re.Match[str]) -> str:
-    """What to write for `torch.exp`, `x.exp`, `self.W`."""
+    """The advice for `torch.exp`, `x.exp`, `self.W`."""
     head, last = match[1], match[2].rpartition(".")[2]
     if head == "self":
         return said(RULES["self"])

@@ -1,4 +1,4 @@
-"""What people write who come from PyTorch, NumPy, Python or LaTeX, and what a spec says instead.
+"""The habits of those who come from PyTorch, NumPy, Python or LaTeX, and what a spec says instead.
 
 One table, read by the diagnostics, shown in docs/from_pytorch.md, and tried by the tests: `wrong`
 gets the advice of its row, `right` compiles.

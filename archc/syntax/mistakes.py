@@ -180,7 +180,7 @@ def syntax_error(
     terminals: Mapping[str, str],
     report: Report,
 ) -> Refused:
-    """What was found and what the grammar expected there, in the words of the language.
+    """The mistake at a token, and what the grammar expected there, in the words of the language.
 
     `text` is the declaration that starts at `start`; `terminals` are the words of the grammar.
     """
@@ -315,7 +315,7 @@ def _unopened(line: str) -> bool:
 
 
 def _words(error: UnexpectedInput, terminals: Mapping[str, str]) -> Iterator[str]:
-    """What may stand there, as a reader of specs knows it."""
+    """The words that may stand there, as a reader of specs knows them."""
     found: Sequence[str] = getattr(error, "accepts", None) or getattr(error, "expected", ()) or ()
     for name in found:
         if name in NAMED:

@@ -23,7 +23,7 @@ Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)
 
 MISSING = ""
-"""What a launch says of the dtype of a buffer that is not there."""
+"""The dtype of a buffer that is not there, in a launch."""
 
 ORDERED: Mapping[str, Callable[[float, float], tuple[bool, bool]]] = {
     "lt": lambda low, high: (low >= 0, high < 0),
@@ -38,7 +38,8 @@ ORDERED: Mapping[str, Callable[[float, float], tuple[bool, bool]]] = {
 
 @dataclass(frozen=True)
 class Atom:
-    """What numbers differ by: a place in the grid or in a dim of a tile, a turn, or any value."""
+    """A cause of difference between numbers: a place in the grid or in a dim of a tile, a turn, or
+    any value."""
 
     key: str | lang.Dim | lang.Value
 
@@ -200,7 +201,7 @@ class Integers:
         return None
 
     def given(self, branch: lang.Statement, result: lang.Value) -> Iterator[lang.Value]:
-        """What a result of a branch is in each block that may be done."""
+        """The value of a branch's result in each block that may be done."""
         place = branch.results.index(result)
         return (block.yields[place] for _, block in self.taken(branch))
 
@@ -263,7 +264,7 @@ class Integers:
 
 
 def _joined(function: str, given: Sequence[bool | None]) -> bool | None:
-    """What conditions are together, as far as they are known."""
+    """The truth of joined conditions, as far as they are known."""
     if function == "not":
         return None if given[0] is None else not given[0]
     decides = function == "or"

@@ -81,7 +81,7 @@ class Branch:
     results: tuple[Tile, ...] = ()
 
     def give(self, *values: Tile) -> None:
-        """What others read of this block; the block of `otherwise` gives the same types."""
+        """Give this block's results; the block of `otherwise` gives the same types."""
         self.given = values
 
 

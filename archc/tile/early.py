@@ -77,7 +77,7 @@ class _Loop:
         self.written = {each.op.buffer for each in inside if isinstance(each.op, lang.Store)}
 
     def rewritten(self) -> list[lang.Statement]:
-        """What stands before the loop, and the loop."""
+        """The statements before the loop, and the loop."""
         loads = [each for each in self.body.statements if self._is_early(each)]
         if not loads:
             return [self.loop]

@@ -38,7 +38,7 @@ DTYPES = (*REALS, "i32", "i64", "bool")
 given at launch, as the dtype of the data; or `@x`, the dtype that buffer `x` has at launch."""
 
 OF_BUFFER = "@"
-"""What the dtype of a buffer begins with that is whatever it is at launch: it needs no constant."""
+"""The prefix of the dtype of a buffer that is whatever it is at launch: it needs no constant."""
 
 
 def kind(dtype: str) -> str:
@@ -406,8 +406,8 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What one launch runs. `sizes` are numbers of the launch, `constants` numbers and dtypes that
-    the machine code is made for; `varying` are sizes that change from call to call, as the
+    """The program of one launch. `sizes` are numbers of the launch, `constants` numbers and dtypes
+    that the machine code is made for; `varying` are sizes that change from call to call, as the
     number of tokens does: machine code knows nothing of them, not even whether 16 divides them.
     `grid` says how many programs there are along each axis, the last of them fastest.
     `cooperative`: all programs run at once, as a barrier needs it. `apart`: a size that is never 0,

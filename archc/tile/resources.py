@@ -29,7 +29,7 @@ LANES, SMALLEST = 32, 16
 
 @dataclass
 class Work:
-    """What all programs of a launch do: operations in products of matrices, in others, special
+    """The work of all programs of a launch: operations in products of matrices, in others, special
     functions, and bytes by buffer. `bytes` counts each element of a buffer once, `moved` each
     program's reads and writes."""
 
@@ -42,8 +42,8 @@ class Work:
 
 @dataclass(frozen=True)
 class OnChip:
-    """What one program holds at a time: bytes in registers and in shared memory, and the registers
-    of a thread that the former are."""
+    """The storage of one program at a time: bytes in registers and in shared memory, and the
+    registers of a thread that the former are."""
 
     held: int
     shared: int

@@ -22,7 +22,8 @@ LEAST = 16
 """The shortest dim of a product of matrices."""
 
 COPIED, LONGEST = 16, 256
-"""What the copy engine moves at once at least, in bytes, and the longest side of its blocks."""
+"""Limits of the copy engine: the fewest bytes that it moves at once, and the longest side of its
+blocks."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _told_there(
 
 
 def _name(statement: lang.Statement) -> str:
-    """What a refusal calls a statement: its value, else its buffer."""
+    """The name of a statement in a refusal: its value, else its buffer."""
     if statement.results:
         return statement.results[0].name
     buffer = lang.memory(statement.op)
@@ -117,9 +118,9 @@ def _name(statement: lang.Statement) -> str:
 def verify_launch(
     program: lang.Program, known: Mapping[str, int | float | str], room: Room | None = None
 ) -> list[Refusal]:
-    """What is wrong with a launch of a program: `known` has its sizes and its constants, and as
-    `@x` the dtype of buffer `x`, or `MISSING` where an optional one is not there; `room` says what
-    a device has for one program (None: it is not asked)."""
+    """The faults of a launch of a program: `known` has its sizes and its constants, and as `@x` the
+    dtype of buffer `x`, or `MISSING` where an optional one is not there; `room` says what a device
+    has for one program (None: it is not asked)."""
     integers = Integers(program, known)
     found: list[Refusal] = [] if room is None else [*_room(Launch(program, known), room)]
     dtypes = {name: value for name, value in known.items() if isinstance(value, str)}
@@ -156,7 +157,7 @@ def _under(
 
 
 def _dtypes(s: lang.Statement, dtypes: Mapping[str, str]) -> Iterator[Refusal]:
-    """What the dtypes of a launch make of arithmetic in a constant dtype."""
+    """The faults of arithmetic whose dtype is a constant, with the dtypes of a launch."""
     if not isinstance(s.op, lang.Apply | lang.Reduce | lang.Scan) or s.op == lang.Apply("where"):
         return
     given = [dtypes.get(v.type.dtype, v.type.dtype) for v in s.operands]
@@ -218,8 +219,8 @@ def _tile_part(index: lang.Value, integers: Integers) -> lang.Value | None:
 
 
 def _copied(s: lang.Statement, integers: Integers, dtypes: Mapping[str, str]) -> Iterator[Refusal]:
-    """What the copy engine does not do: strides that are no multiples of 16 bytes, short rows, and
-    blocks of more than 256 places."""
+    """The limits of the copy engine that a load exceeds: strides that are no multiples of 16 bytes,
+    short rows, and blocks of more than 256 places."""
     buffer: lang.Buffer = s.op.buffer
     width = WIDTH[dtypes.get(buffer.dtype, buffer.dtype)]
     row = integers.size(buffer.axes[-1][1]) * width
@@ -308,7 +309,7 @@ def _read(value: lang.Value, integers: Integers) -> bool:
 
 
 def _bounds(mask: lang.Value, total: Sum, integers: Integers) -> tuple[float, float]:
-    """What a mask says of an index: the least and the largest where it holds."""
+    """The least and the largest value of an index where a mask holds."""
     made = integers.made.get(mask)
     if made is not None and isinstance(made.op, lang.Transpose):
         return _bounds(made.operands[0], total, integers)
@@ -365,7 +366,7 @@ def _twice(
 
 
 def _divided(told: set[Atom], integers: Integers) -> set[Atom]:
-    """What a quotient and the remainder beside it tell apart together."""
+    """The causes that a quotient and the remainder beside it tell apart together."""
     halves: dict[tuple[Sum, Sum], set[str]] = {}
     for atom in told:
         made = integers.made.get(atom.key) if isinstance(atom.key, lang.Value) else None

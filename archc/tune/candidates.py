@@ -39,7 +39,7 @@ class Candidate:
 
     @staticmethod
     def of(name: str) -> Candidate:
-        """What `name` names."""
+        """The candidate of a name."""
         warps, stages = name.split(":")
         return Candidate(int(warps), int(stages))
 

@@ -23,8 +23,8 @@ class SearchFailed(RuntimeError):
 
 @dataclass
 class Found:
-    """What came out for one job: the settings that are better than the shipped ones; candidates
-    that are left out, and why; times by launch and candidate; how many times as fast all is."""
+    """The result of one job: the settings that are better than the shipped ones; candidates that
+    are left out, and why; times by launch and candidate; how many times as fast all is."""
 
     job: Job
     settings: dict[Launch, Candidate] = field(default_factory=dict)

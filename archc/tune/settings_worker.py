@@ -50,8 +50,8 @@ def generated(job: Job) -> tuple[ModuleType, Peer]:
 
 
 def kernels_of(module: ModuleType) -> dict[str, Any]:
-    """What a file launches, by name: its functions for Triton that no other of them calls. Those
-    must stay what they are, as Triton looks at what a kernel's names stand for."""
+    """The kernels that a file launches, by name: its functions for Triton that no other of them
+    calls. Those must stay as they are, as Triton looks at the values behind a kernel's names."""
     made = {
         name: each for name, each in vars(module).items()
         if hasattr(each, "fn") and hasattr(each, "__getitem__")
@@ -71,7 +71,7 @@ class Watched:
         self.name, self.made, self.kind = name, made, kind
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
-        """What launches it on a grid."""
+        """The function that launches it on a grid."""
 
         def launch(*given: Any, **named: Any) -> None:
             where = (self.name, self.kind(grid, named))
@@ -110,7 +110,7 @@ def uniform(name: str) -> Choose:
 
 
 def wrong(oracle: Oracle, peer: Peer) -> list[str]:
-    """What of outputs, states and gradients is further from the oracle than it may be."""
+    """The outputs, states and gradients that are further from the oracle than they may be."""
     found = {}
     for what in (FORWARD, BACKWARD):
         found |= oracle.errors(peer, what)
@@ -152,12 +152,12 @@ def time_launches(job: Job, names: list[str]) -> dict[str, Any]:
 
 
 def digest(kernel: Any) -> str:
-    """What tells a kernel's text from another."""
+    """The digest of a kernel's text."""
     return hashlib.sha256(kernel.src.encode()).hexdigest()[:16]
 
 
 def final(job: Job, table: Mapping[str, Mapping[str, Settings]]) -> dict[str, Any]:
-    """What is wrong with a table of settings, and how many times as fast it is as what is shipped:
+    """The errors of a table of settings, and how many times as fast it is as the shipped settings:
     both in every round."""
     _, peer = generated(job)
     oracle = Oracle(job)

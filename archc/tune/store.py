@@ -26,8 +26,8 @@ def document(
     here: Mapping[str, str],
     record: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What is written: settings by kernel and class of launches, with the digest of each kernel's
-    text, the device and the versions that they hold for, and how they were found."""
+    """The file that is written: settings by kernel and class of launches, with the digest of each
+    kernel's text, the device and the versions that they hold for, and how they were found."""
     kernels: dict[str, dict[str, Any]] = {}
     for (kernel, kind), candidate in sorted(found.items(), key=lambda item: item[0]):
         entry = kernels.setdefault(kernel, {"source": sources[kernel], "settings": {}})

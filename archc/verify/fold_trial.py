@@ -67,11 +67,11 @@ class FoldTrial:
         return [*evaluate_graph(body, self.inputs, self.known).values()]
 
     def in_each(self, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """What becomes of the tokens [B, T, ...] of each sequence."""
+        """The results of `run` for the tokens [B, T, ...] of each sequence."""
         return run(x)
 
     def sources(self) -> dict[str, Tensor]:
-        """What the programs read."""
+        """The tensors that the programs read."""
         found = {}
         for source in self.fold.sources:
             (x,) = self.values(source.node)
@@ -129,7 +129,8 @@ class FoldTrial:
         return {}, {}
 
     def interpreted(self, program: Program, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What a program makes of what it is given, after the verifier has nothing against it."""
+        """The outputs of a program, run by the interpreter after the verifier has found no
+        fault."""
         assert not verify(program), [*map(str, verify(program))]
         table, count = self.programs(program)
         sizes = {**self.sizes, **count}

@@ -176,7 +176,7 @@ def in_chunks(instance: Instance, chunk: int) -> float:
 
 
 def derived(instance: Instance) -> Iterator[Measure]:
-    """What was derived of each recurrence, as graphs, before any code is made of it."""
+    """The errors of each recurrence's derived forms, as graphs, before any code is made of them."""
     for study in studies_of(instance.layer):
         own = study.layer.name == instance.layer.name
         trial = Trial(study, instance.tokens, _whole(instance.sizes) if own else {})

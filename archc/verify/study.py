@@ -74,7 +74,7 @@ def studies_of(layer: ir.Layer) -> Iterator[Study]:
 
 
 def _meant(layer: ir.Layer, node: Node, derived: Derived) -> Derived:
-    """What was derived, unless the layer says that its recurrences are loops."""
+    """The derivation, unless the layer says that its recurrences are loops."""
     if not layer.chunk.sequential or derived.graph is None:
         return derived
     states = tuple(state.name for state in node.op.states)

@@ -90,7 +90,7 @@ class Trial:
 
     @cached_property
     def expected(self) -> Values:
-        """What the recurrence gives, token by token."""
+        """The values of the recurrence, token by token."""
         return self.run(self.step, self.inputs)
 
     def sizes_text(self) -> str:

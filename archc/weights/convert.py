@@ -30,7 +30,7 @@ class Source:
 
 
 class Misfit(Exception):
-    """What does not fit between a checkpoint and a module: a finding a line."""
+    """The misfits between a checkpoint and a module: a finding a line."""
 
     def __init__(self, findings: Sequence[str]):
         super().__init__("; ".join(findings))

@@ -44,7 +44,8 @@ class Checkpoint:
 
 
 def checkpoint(folder: Path) -> Checkpoint:
-    """What is in a folder; ArchError E0041 for a file that is missing, torn or no such file."""
+    """The checkpoint in a folder; ArchError E0041 for a file that is missing, torn or no such
+    file."""
     config = _json(folder / CONFIG)
     if (folder / INDEX).exists():
         names = _json(folder / INDEX).get("weight_map", {})

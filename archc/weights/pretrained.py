@@ -152,7 +152,7 @@ def _expect(table: Table, config: Mapping[str, Any]) -> None:
 
 
 def _expect_same(table: Table, config: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:
-    """What repeats a size says the same."""
+    """Refuse a checkpoint in which a repeated size is not the spec's."""
     wrong = [
         f"its `{key}` is {found!r}; the spec has `{name}` = {sizes[name]!r} there"
         for key, name in table.same.items()
@@ -163,7 +163,7 @@ def _expect_same(table: Table, config: Mapping[str, Any], sizes: Mapping[str, An
 
 
 def at(config: Mapping[str, Any], path: str) -> Any:
-    """What stands at a path with dots; None if nothing does."""
+    """The value at a path with dots; None if there is none."""
     found: Any = config
     for key in path.split("."):
         if not isinstance(found, Mapping) or key not in found:
@@ -192,7 +192,7 @@ def _sizes(table: Table, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _config(table: Table, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """What config.json says of a module with these sizes, by paths."""
+    """The config.json of a module with these sizes, by paths."""
     config = {"pad_token_id": None, **table.expected}
     sizes = {name: float(x) if name in table.reals else x for name, x in sizes.items()}
     for name, where in table.sizes.items():

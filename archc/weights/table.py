@@ -91,7 +91,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """What `NAME.weights.toml` says; the module's docstring has its parts."""
+    """The table of `NAME.weights.toml`; the module's docstring has its parts."""
 
     name: str
     model_type: str

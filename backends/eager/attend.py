@@ -31,7 +31,7 @@ from archc.ir.decode import decode_pays
 from archc.ir.graph import Graph, Node
 
 DECODE = "_decode"
-"""What is behind the name of a form for few readers."""
+"""The suffix of a form for few readers."""
 
 
 class AttendFunction:
@@ -103,7 +103,7 @@ class AttendFunction:
             body.starts[op.path.name] = body.starts.get(op.read.name, "0")
 
     def paged(self) -> dict[str, str]:
-        """What is read of caches that may be in pages: its arguments, by the names of captures."""
+        """Arguments that read caches which may be in pages, by the names of captures."""
         memory, found = self.scope.memory, dict[str, str]()
         if not self.scope.file.slots or memory is None:
             return found
@@ -179,7 +179,7 @@ class AttendFunction:
         )
 
     def _along_tokens(self) -> list[str]:
-        """What enters along the layer's own tokens."""
+        """Captures that have a value for each of the layer's own tokens."""
         return [name for name, value in self.values.items() if self.op.source in value.layout]
 
     def _users(self) -> dict[str, Node]:
@@ -213,7 +213,7 @@ class AttendFunction:
         return permuted(value.text, value.layout, self.op.body[id].type.names).text
 
     def _doc(self, parameters: list[str]) -> list[str]:
-        """What the function computes, and the shapes of its arguments."""
+        """The results of the function, and the shapes of its arguments."""
         results = ", ".join(f"`{name}`" for name in self.results)
         reader, read = self.op.reader.name, self.op.read.name
         title = f"{results} of each token `{reader}`, from what it may read along `{read}`"
@@ -347,7 +347,7 @@ def _entering(scope: Scope, node: Node) -> dict[str, Value]:
 
 
 def _by_tokens(scope: Scope, value: Value) -> Value:
-    """What packed sequences are cut out of, with its dims in the order [B, T, ...]."""
+    """A value that packed sequences are cut out of, with its dims in the order [B, T, ...]."""
     if not scope.cu_seqlens or "t" not in value.layout:
         return value
     order = ["batch", "t", *(name for name in value.layout if name not in ("batch", "t"))]

@@ -186,7 +186,7 @@ def _times(graph: Graph, id: int) -> tuple[int, sympy.Expr]:
 
 
 def _value(graph: Graph, node: Node, this: int, read: str, heads: str | None) -> Factor | None:
-    """What is summed: one vector for each token that is read."""
+    """The value that is summed: one vector for each token that is read."""
     names = [_named(node, place, graph) for place in (0, 1)]
     out = {label for label, _ in node.op.out}
     summed = {label for each in names for label in each.values() if label not in out}
@@ -216,7 +216,7 @@ def _factor(graph: Graph, id: int, stream: str, dim: str, heads: str | None) -> 
 
 
 def _ungrouped(graph: Graph, node: Node, heads: str | None) -> Factor | None:
-    """What each head takes its group's part of."""
+    """The grouped value of which each head reads its group's part."""
     found = grouped(graph, node)
     if found is None or found.heads.name != heads:
         return None

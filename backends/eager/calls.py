@@ -52,7 +52,7 @@ def callee(scope: Scope, node: Node) -> Value:
 
 
 def _borders(scope: Scope) -> list[str]:
-    """What a layer inside is told of packed sequences."""
+    """The argument that tells a layer inside of packed sequences."""
     return [f"cu_seqlens={scope.cu_seqlens}"] if scope.cu_seqlens else []
 
 

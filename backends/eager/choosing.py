@@ -100,7 +100,7 @@ def _list(
 
 
 def with_truth_values(scope: Scope, values: Mapping[str, Value]) -> dict[str, Value]:
-    """What enters an attend, with truth values in place of lists."""
+    """The inputs of an attend, with truth values in place of lists."""
     found = dict(values)
     for name, value in values.items():
         if value.kind == PLACES:
@@ -111,7 +111,8 @@ def with_truth_values(scope: Scope, values: Mapping[str, Value]) -> dict[str, Va
 
 
 def by_tokens(value: Value, op: ir.Attend) -> Value:
-    """What enters for each token, with its dims in the order [B, T, ...]: parts of it are taken."""
+    """An input with a value for each token, its dims in the order [B, T, ...]: parts of it are
+    taken."""
     stream = next((n for n in (op.reader.name, op.source) if n in value.layout), None)
     if stream is None or "batch" not in value.layout:
         return value

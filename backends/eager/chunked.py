@@ -25,7 +25,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.value_names import cotangent
 
 BY_KERNELS = ("kernels", "gradient_kernels", "inference_kernels")
-"""What functions are called that launch kernels."""
+"""The names of functions that launch kernels."""
 
 STEPS = 16
 """Fewer tokens than these are done one by one."""

@@ -80,7 +80,7 @@ KERNEL_CHECKS = {
     "check_token_kernels": "by_token_kernels",
     "check_steps": "by_steps",
 }
-"""What is checked of a file with kernels, and what such a file calls."""
+"""Checks of a file with kernels, and the name that such a file calls for each."""
 
 
 def class_name(layer: ir.Layer) -> str:
@@ -179,20 +179,20 @@ TOKENS = (
     "On a GPU, in float32, bfloat16 or float16, each of these is one kernel, and another one for",
     "its gradient. Packed sequences and few tokens that look back on others are in PyTorch there:",
 )
-"""What a file says of its token regions."""
+"""The comment of a file above its token regions."""
 
 
 ATTENDS = (
     "On a GPU; elsewhere, and for gradients of few readers, all pairs at once in PyTorch:",
 )
-"""What a file says of the attentions in it."""
+"""The comment of a file above its attentions."""
 
 OPS = """Recurrences by chunks are ops of torch (`torch.ops`, in a namespace of this file), which
 torch.compile takes as they are: one graph for any number of tokens. Autocast does not reach into
 them: results have a dtype of what enters, states at least float32. Strides may be any. Gradients
 of gradients and derivatives in forward mode are refused, token by token they are there."""
-"""What a file says of the ops in it."""
+"""The comment of a file about its ops."""
 
 ASSEMBLER = """A process that imports this file with Triton 3.5 or 3.6 takes the newer of the two
 assemblers that Triton comes with, for every kernel: see `newer_assembler`."""
-"""What a file says of the machine code of its kernels."""
+"""The comment of a file about the machine code of its kernels."""

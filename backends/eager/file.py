@@ -15,7 +15,7 @@ from archc.ir import layer as ir
 from archc.tile.language import Program
 
 TOP_LEVEL = frozenset({"CASE", "FORMS", "SPACE", "example", "use_tuned"})
-"""What a file defines beside its layers, and what it takes from the runtime."""
+"""Names that a file defines beside its layers, or takes from the runtime."""
 
 
 @cache

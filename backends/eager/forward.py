@@ -170,7 +170,7 @@ class Forward:
             outer.include(inner.lines)
 
     def _doc(self) -> list[str]:
-        """What comes back, and how to go on."""
+        """The results of a call, and how to go on."""
         graph, optional = self.layer.graph, self.memory.optional
         made = ", ".join(f"`{n}`" for n, id in graph.outputs.items() if id not in optional)
         more = ", ".join(f"`{n}`" for n, id in graph.outputs.items() if id in optional)
@@ -328,8 +328,8 @@ class Forward:
                 writer.call("check_state(", self.held, ")")
 
     def _held(self) -> list[str]:
-        """What a state is held against: the shape of each of its tensors, and which of them are
-        states of recurrences, hold whole numbers, or are states of layers."""
+        """The form of a state that is checked: the shape of each of its tensors, and which of them
+        are states of recurrences, hold whole numbers, or are states of layers."""
         found, shapes = dict[str, list[str]](), list[str]()
         for field in self.memory.fields:
             kind = "layers" if field.kind.startswith("layer") else ""
@@ -403,7 +403,7 @@ class Forward:
         ]
 
     def _from_state(self, writer: Writer, needed: list[int]) -> None:
-        """What was made from the other sequences at an earlier call."""
+        """Take from the state the values that an earlier call made of the other sequences."""
         fields = {f.node: f.name for f in self.memory.fields if f.kind == "other"}
         kept = [id for id in needed if id in fields]
         if kept:

@@ -18,7 +18,7 @@ from archc.ir.graph import Graph
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a function takes, in order: the inputs of its graph by name, options that no shape
+    """The arguments of a function, in order: the inputs of its graph by name, options that no shape
     tells, and at last the length of a chunk."""
 
     inputs: tuple[str, ...]

@@ -33,9 +33,9 @@ class GraphFunction:
     locals: tuple[str, ...] = ()
     """Names that no argument can have."""
     last: tuple[str, ...] = ("chunk",)
-    """What the function takes at last."""
+    """The last arguments of the function."""
     wrapper = "without_autocast"
-    """What it is decorated with."""
+    """The decorator of the function."""
 
     packed, alone = False, ""
     gaps: frozenset[int] = frozenset()
@@ -66,7 +66,7 @@ class GraphFunction:
             self.body.values[node.id] = Value(text, self.layout(input), kind)
 
     def called(self, input: str) -> str:
-        """What an argument is called, if nothing else is."""
+        """The wished name of an argument."""
         return plain(input)
 
     def _tell_batch(self) -> None:

@@ -69,7 +69,7 @@ class Ops:
         self._ask_for_space()
 
     def _more_ops(self) -> None:
-        """What there is besides the two ops."""
+        """Write the ops besides the two."""
 
     def _ask_for_space(self) -> None:
         """Ask for a namespace."""
@@ -124,7 +124,7 @@ class Ops:
         return [n for n in self.owner.outputs if cotangent(n) in self.backward.inputs]
 
     def _kept(self) -> tuple[list[str], list[str]]:
-        """What the gradient needs besides what arrives: tensors, and the rest."""
+        """The values that the gradient needs besides its cotangents: tensors, and the rest."""
         forward, backward = self.forward, self.backward
         known = {**forward.arguments, **{n: plain(n) for n in self.owner.form.saved}}
         names = [n for n in backward.inputs if n in known]

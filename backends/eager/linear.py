@@ -65,7 +65,7 @@ def _written(graph: Graph) -> set[int]:
 
 
 def _map(graph: Graph, node: Node, param: int) -> LinearMap | None:
-    """What a product does with a parameter, if `nn.Linear` does that."""
+    """The map of a product with a parameter, if `nn.Linear` computes it."""
     op = node.op
     if not isinstance(op, ir.Contract) or len(op.ins) != 2 or node.operands.count(param) != 1:
         return None

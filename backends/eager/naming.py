@@ -27,8 +27,8 @@ def nearest_name(graph: Graph, id: int) -> str:
 
 
 def given_name(graph: Graph, id: int, itself: bool = True) -> str | None:
-    """What a value is called as an output, or by the loop that it enters. That a value is kept for
-    a gradient names nothing but the value `itself`."""
+    """The name of a value as an output, or in the loop that it enters. That a value is kept for a
+    gradient names nothing but the value `itself`."""
     outputs = [name for name, output in graph.outputs.items() if output == id]
     outputs = [name for name in outputs if itself or not is_saved(name)]
     if outputs:

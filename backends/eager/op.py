@@ -196,7 +196,7 @@ class Op(GraphFunction):
         return body
 
     def _looked_at(self) -> list[str]:
-        """What tells which shapes fit."""
+        """The arguments that tell which shapes fit."""
         return [*self.tensors, *["cu_seqlens"] * self.packed]
 
     def _known(self, body: Scope, axis: Axis, streams: bool) -> str:

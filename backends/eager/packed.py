@@ -170,7 +170,7 @@ def write_packed(writer: Writer, forward: Forward, run: str, kept: bool) -> None
 
 
 RETURNED = "(made, state) if return_state else made"
-"""What a forward gives back."""
+"""The result of a forward."""
 
 
 def write_padded(writer: Writer, forward: Forward) -> None:

@@ -1,5 +1,5 @@
-"""What the parts of one class share: the layer, its arguments, its memory, and the names of
-classes."""
+"""The common ground of the parts of one class: the layer, its arguments, its memory, and the names
+of classes."""
 
 from __future__ import annotations
 

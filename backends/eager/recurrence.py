@@ -235,7 +235,7 @@ class RecurrenceFunction:
         return [self.arguments[n] for n, v in self.values.items() if v.kind not in kinds]
 
     def _doc(self) -> list[str]:
-        """What the function computes, and the shapes of its arguments."""
+        """The results of the function, and the shapes of its arguments."""
         states = ", ".join(f"`{name}`" for name in self.states)
         results = ", ".join(f"`{name}`" for name in self.results)
         one = "token" if self.letter == "t" else "chunk"

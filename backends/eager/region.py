@@ -1,4 +1,4 @@
-"""What the functions of recurrences and of attentions have in common."""
+"""The common part of the functions of recurrences and of attentions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What sizes must obey that the shapes of a function's arguments tell: the conditions that a spec
-states, and those that its elaboration took a branch on, as where it wrote a loop out."""
+"""Conditions on sizes that the shapes of a function's arguments tell: those that a spec states, and
+those that its elaboration took a branch on, as where it wrote a loop out."""
 
 from __future__ import annotations
 

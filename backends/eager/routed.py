@@ -127,7 +127,7 @@ class RoutedRegion:
         self.copies[node.id] = graph.add(op, *operands, name=node.name, span=node.span)
 
     def _enter_factor(self, node: Node) -> None:
-        """What a product multiplies by the matrices."""
+        """Enter the factor that a product multiplies by the matrices."""
         place = self._weight(node)
         self._enter(node.operands[1 - place])
 
@@ -173,7 +173,7 @@ class RoutedRegion:
     # --- lines ---
 
     def _entered(self, id: int) -> Value:
-        """What is read of outside, for each pair."""
+        """A value of outside the region, for each pair."""
         scope, node = self.scope, self.outer[id]
         value, layout = scope.value(id), node.type.names
         rows, axis = self.route.rows, self.route.axis
@@ -330,7 +330,7 @@ class RoutedMemory(RoutedRegion):
         self.inner.values[self.copies[node.id]] = Value(text, rest, DATA)
 
     def _given(self, id: int, like: Value) -> str:
-        """What enters the memory, laid out as its function takes it, with one place a token."""
+        """An input of the memory, laid out as its function takes it, with one place a token."""
         value = self.inner.value(self.copies[id])
         if value.kind == NUMBER or ROWS not in value.layout:
             return value.text.text

@@ -33,7 +33,7 @@ HELD: Mapping[type, str] = {
     ir.Join: "joined", ir.Reshape: "counted", ck.Gram: "gram", ck.Scan: "scanned",
 }  # fmt: skip
 CHANGED: Mapping[str | type, str] = {**roles.CHANGED, ck.Last: "last"}
-"""What values are called in kernels too, but for ops of layers and for what calls return."""
+"""Words for values, as kernels have them, but for ops of layers and for results of calls."""
 
 
 class Region(Protocol):
@@ -334,7 +334,7 @@ class Scope:
         return {name: self.ask(self.local(name)) for name in names}
 
     def local(self, size: str) -> str:
-        """What a size or an option is called here: by its name, if nothing else is."""
+        """The name of a size or an option here: its own, if no other value has it."""
         if size not in self.sizes:
             taken = {*self.lengths.values(), *self.handed}
             if size == str(TIME.size) and "t" in self.lengths:

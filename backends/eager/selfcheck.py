@@ -28,7 +28,7 @@ FORMS = {
     "check_token_kernels": ("kernels in float32, against float64 without them", "1e-3"),
     "check_steps": ("kernels of a few tokens, the same way", "1e-3"),
 }
-"""What is checked: function of `archc/runtime/selfcheck.py` -> what it compares, and the largest
+"""The checks of a file: function of `archc/runtime/selfcheck.py` -> the comparison, and the largest
 relative error that is right (a file carries its numbers with seven digits)."""
 
 

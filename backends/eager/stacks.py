@@ -40,7 +40,7 @@ def chains(graph: Graph) -> dict[int, Chain]:
 
 
 def _carried(graph: Graph, ids: Sequence[int]) -> tuple[str | None, ...] | None:
-    """What each operand of the calls comes from, if it is the same for all of them."""
+    """The result that becomes each operand of the calls, if it is the same for all of them."""
     if len({len(graph[id].operands) for id in ids}) != 1:
         return None
     carried: list[str | None] = []

@@ -50,7 +50,7 @@ def annotation(parts: Parts, field: Field) -> str:
 
 
 def note(parts: Parts, field: Field) -> str:
-    """What a field holds, for the comment behind it."""
+    """The comment behind a field: its shape, and its meaning."""
     if field.kind == "pos":
         return "[B], tokens seen" if parts.file.slots else "tokens seen"
     count = "0" if field.count is None else str(number(field.count, parts.arguments.names))

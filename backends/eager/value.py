@@ -1,4 +1,4 @@
-"""What an emitted value is: its text, the order of its dims, and what kind of number it holds."""
+"""An emitted value: its text, the order of its dims, and what kind of number it holds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def shape_text(value: Value) -> str:
 
 
 def length_name(name: str, dims: Collection[str]) -> str:
-    """What the length of a sequence is called beside some dims, or a dim itself: `B` for that of
-    the batch, unless a dim is called that."""
+    """The name of a sequence's length beside some dims, or of a dim itself: `B` for that of the
+    batch, unless a dim is called that."""
     letter = STREAMS.get(name, name)
     return name if letter in dims else letter

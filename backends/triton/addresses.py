@@ -200,8 +200,8 @@ class Names:
     def tile(
         self, buffer: Buffer, index: Sequence[Value], dims: Sequence[str], masks: Sequence[Value]
     ) -> tuple[list[str], list[str]] | None:
-        """What `load_tile` and `store_tile` are given for a tile of two dims, after lines that name
-        where it begins; None where an index or a mask is one of both dims."""
+        """The arguments of `load_tile` and `store_tile` for a tile of two dims, after lines that
+        name where it begins; None where an index or a mask is one of both dims."""
         found = self._along(buffer, index, dims)
         if len(found) != 2 or any(len(mask.type.dims) > 1 for mask in masks):
             return None
@@ -234,7 +234,8 @@ class Names:
         return {dim: found[dim] for dim in dims if dim in found} if len(dims) == 2 else {}
 
     def _places(self, buffer: Buffer, index: Sequence[Value]) -> dict[str, Value]:
-        """What is the same for all elements of a tile, by axis; a 0 adds nothing."""
+        """The part of an index that is the same for all elements of a tile, by axis; a 0 adds
+        nothing."""
         axes = (axis for axis, _ in buffer.axes)
         scalars = {axis: self._split(value)[0] for axis, value in zip(axes, index, strict=True)}
         found = {axis: each for axis, each in scalars.items() if each is not None}

@@ -16,8 +16,8 @@ from archc.tile.language import Block, Buffer, Program, Statement, Value
 
 
 def likeness(program: Program) -> Hashable:
-    """What programs have in common that differ in names of buffers and of values alone, in notes
-    and in places of a spec."""
+    """A key that programs share which differ in names of buffers and of values alone, in notes and
+    in places of a spec."""
     order = {buffer: place for place, buffer in enumerate(program.buffers)}
     values: dict[Value, int] = {}
     head = (
@@ -66,7 +66,7 @@ def _fields(kind: type) -> tuple[str, ...] | None:
 
 
 def alike(sections: Sequence[str], titles: Iterable[str]) -> Hashable:
-    """What functions have in common that differ alone in the names that they define themselves, in
+    """A key that functions share which differ alone in the names that they define themselves, in
     `titles` and in comments: their words, their own ones by number."""
     text = "\n".join(sections)
     own, order = {*titles}, dict[str, int]()

@@ -19,7 +19,7 @@ from archc.lowering.span_borders import borders, of_borders
 from archc.tile.language import Program
 
 GIVEN = ("d_o", "o", "lse", "delta")
-"""What arrives at kernels of the gradient."""
+"""The arguments of the gradient's kernels besides those of the forward."""
 
 
 class SpanOp(FoldOp):

@@ -17,7 +17,7 @@ from archc.lowering.attention_singly import entries_name, of_entries, totals
 from archc.tile.language import Buffer, Program
 
 LISTS = ("listed", "count", "order", "begins")
-"""What kernels are told of choices."""
+"""The arguments that tell kernels of choices."""
 
 
 class ChoiceOp(FoldOp):
@@ -35,7 +35,7 @@ class ChoiceOp(FoldOp):
 
     @property
     def kernel(self) -> Make:
-        """What makes the program of the values."""
+        """The function that makes the program of the values."""
         return by_choice
 
     def _chosen(self) -> str:

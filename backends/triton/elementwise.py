@@ -62,7 +62,7 @@ TEXT: dict[str, Callable[..., str]] = complete("`TEXT` of backends/triton/elemen
 """Operands are names or numbers, so that no brackets are needed."""
 
 TILED = frozenset(("real_power", "real_remainder", "real_quotient"))
-"""What these texts call that is no function of Triton."""
+"""Functions of these texts that Triton does not have."""
 
 CALLED = TILED | {
     name

@@ -159,7 +159,7 @@ def taking_borders(folds: Sequence[WeightedSum | Between]) -> dict[int, tuple[in
 
 
 def _entering(fold: WeightedSum) -> list[Source]:
-    """What the ops of a fold are given."""
+    """The arguments of the ops of a fold."""
     return [*fold.sources, *([fold.choice.source] if fold.choice is not None else [])]
 
 

@@ -132,7 +132,7 @@ class KernelFunction(GraphFunction):
         return add_program(self.scope.file, made.lowered.program)
 
     def _note(self) -> None:
-        """What the head of the file says of this function."""
+        """Note this function at the head of the file."""
         count = len(self.kernels)
         lines = [f"    {self.name}: {count} kernel{'s' * (count != 1)}"]
         for op, why in dict.fromkeys(

@@ -60,8 +60,8 @@ class KernelProgram:
 
 
 def memory_of(plan: Kernels, further: tuple[Buffer, ...] = ()) -> Memory:
-    """What kernels of a plan make: contiguous; `further` buffers have a row for each segment. What
-    is saved for a gradient is as wide as it is where nothing is saved."""
+    """The tensors that a plan's kernels write: contiguous; `further` buffers have a row for each
+    segment. A value saved for a gradient is as wide as it is where nothing is saved."""
     stored = {name for kernel in plan.kernels for name in (*kernel.stores, *kernel.ends.values())}
     buffers = {each.name: each for each in plan.buffers if each.name in stored}
     flat = {each.name: each for each in further}
@@ -112,7 +112,7 @@ def _sizes(function: KernelFunction, made: KernelProgram, launch: Launch) -> dic
 
 
 def _constants(function: KernelFunction, made: KernelProgram) -> dict[str, str]:
-    """What machine code is made for."""
+    """The constants that machine code is made for."""
     lowered, split = made.lowered, made.kernel.split
     wanted = {*lowered.program.constants}
     found = made.numbers

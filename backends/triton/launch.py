@@ -5,7 +5,7 @@ from __future__ import annotations
 from archc.backends.writer import Writer
 
 Call = tuple[str, list[str], str]
-"""What opens a bracket, the items in it, and what closes it."""
+"""The text that opens a bracket, the items in it, and the text that closes it."""
 
 
 def write_launch(

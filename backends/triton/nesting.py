@@ -131,7 +131,7 @@ class _Reads:
         self.places: Counter[Value] = Counter()
 
     def of_block(self, block: Block) -> None:
-        """What a block and those in it make and read."""
+        """Note the values that a block and those in it make and read."""
         count = 0
         for statement in block.statements:
             self.work[statement] = count
@@ -187,7 +187,8 @@ class _Reads:
         return True
 
     def _note_plain(self, statement: Statement) -> None:
-        """What Triton computes itself: numbers, what is made of them alone, unrolled indices."""
+        """Note the values that Triton computes itself: numbers, values made of them alone, unrolled
+        indices."""
         if isinstance(statement.op, For) and statement.op.unrolled:
             self.plain.add(statement.blocks[0].arguments[0])
         computed = isinstance(statement.op, Apply | Cast | Relabel) and all(

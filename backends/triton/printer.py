@@ -36,7 +36,7 @@ COMBINE = {"product": "join_product", "max": "join_max", "min": "join_min"}
 
 PRECISIONS = ("ieee", "tf32", "tf32x3")
 LITERAL = ("f32", "i32")
-"""What a number without a dtype is to Triton."""
+"""The dtypes that Triton gives numbers without one."""
 
 WHOLE = {"floordiv": "//", "mod": "%"}
 """Of integers that are not negative, C and Python divide alike; nothing else is divided so."""
@@ -167,7 +167,7 @@ class Printer(Names):
         yield from lines
 
     def _blocks(self, statement: lang.Statement, depth: int) -> Iterator[str]:
-        """What stands in a loop or a branch."""
+        """The lines inside a loop or a branch."""
         if isinstance(statement.op, lang.For | lang.While):
             (body,) = statement.blocks
             arguments = body.arguments[1 if isinstance(statement.op, lang.For) else 0 :]
@@ -191,8 +191,8 @@ class Printer(Names):
     def carry(
         self, loop: lang.Statement, given: Sequence[lang.Value], inside: Sequence[lang.Value]
     ) -> Iterator[str]:
-        """What a loop begins with, by the names that its turns change: a value that is read here
-        alone goes on under its own name, if it is made anew whenever the loop is."""
+        """The lines that a loop begins with, by the names that its turns change: a value that is
+        read here alone goes on under its own name, if it is made anew whenever the loop is."""
         for value, inner in zip(given, inside, strict=True):
             shown = value in self.texts or value in self.within
             if self.uses[value] == 1 and not shown and self._is_beside(value, loop):

@@ -37,7 +37,7 @@ class ScoreOp(FoldOp):
 
     @property
     def kernel(self) -> Make:
-        """What makes the program of the scores."""
+        """The function that makes the program of the scores."""
 
         def make(fold: WeightedSum, name: str) -> Program:
             return of_pairs(self.scores, name)

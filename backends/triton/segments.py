@@ -34,10 +34,10 @@ which there is room for one, as the schedule has it."""
 
 @dataclass(frozen=True)
 class Launch:
-    """What a kernel is launched with: tensors by the names it has for them, the
-    table of its sequences, how many these are, if they are not the batch, and how many bytes it
-    loads at every chunk, if that is not for the kernel to say. `segments` says how many these are,
-    for what has a row for each."""
+    """The arguments of a kernel's launch: tensors by the names it has for them, the table of its
+    sequences, how many these are, if they are not the batch, and how many bytes it loads at every
+    chunk, if that is not for the kernel to say. `segments` says how many these are, for arguments
+    with a row for each."""
 
     arguments: Mapping[str, str]
     rows: str
@@ -99,7 +99,7 @@ class _Segments:
         return next(axis for axis in self.made.kernel.grid if axis.kind == "batch")
 
     def _redirected(self) -> dict[str, str]:
-        """What the walk of a segment is given in the place of states of sequences."""
+        """The arguments of a segment's walk in the place of states of sequences."""
         return {name: self.names[buffer] for name, buffer in self.redirected.items()}
 
     def _decide(self, sequences: str) -> None:
@@ -162,6 +162,6 @@ class _Segments:
         return KernelProgram(kernel, lowered)
 
     def _given(self, made: KernelProgram) -> dict[str, str]:
-        """What a kernel of segments is given: they stand one after the other, in no batch."""
+        """The arguments of a kernel of segments: they stand one after the other, in no batch."""
         own = {name: self.names[name] for name in made.arguments if name in self.names}
         return {**self.whole.arguments, **own}

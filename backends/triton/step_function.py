@@ -197,7 +197,7 @@ class StepFunction(Again):
                 )
 
     def _note(self) -> None:
-        """What the head of the file says of it."""
+        """Note this function at the head of the file."""
         room = ", where its weights have room on chip" if self.launch.kernel.rows else ""
         self.scope.file.notes.append(f"    {self.name}: 1 kernel, on pools of states{room}")
 
@@ -264,7 +264,7 @@ class StepFunction(Again):
         writer.call("check_tensors(", given, ")")
 
     def _refuse(self, writer: Writer, test: str) -> None:
-        """What is refused for its kind or shape."""
+        """Refuse arguments of another kind or shape."""
         self.check_tensors(writer, self.name)
         write_refusal(writer, test, self.name, self._tensors(), self.needs)
 
@@ -332,7 +332,7 @@ class StepFunction(Again):
         writer.line(f"return {', '.join([*writes.results.values(), *after])}")
 
     def _writes(self) -> Given:
-        """What the kernel is given."""
+        """The arguments of the kernel."""
         results = {name: self._result_name(name) for name in self.recurrence.results}
         return Given(
             self.arguments, self.states, self.after, results, f"{self._data()}.dtype", INDICES,

@@ -102,7 +102,7 @@ class WalkFunction(GraphFunction):
             spread.write(writer, given)
 
     def _captures(self, node: Node) -> dict[str, Value]:
-        """What enters a Recurrence: numbers, and tensors that have names."""
+        """The captures of a Recurrence: numbers, and tensors that have names."""
         body, found = self.body, dict[str, Value]()
         for name, operand in zip(node.op.captures, node.operands, strict=False):
             value, op = body.value(operand), self.graph[operand].op
@@ -133,8 +133,8 @@ class WalkFunction(GraphFunction):
         return before, after
 
     def _dtype(self, result: str) -> str:
-        """What comes out of the recurrence is as narrow as the data; what a gradient needs or is
-        made from is not."""
+        """The dtype of a result: an output of the recurrence is as narrow as the data; values that
+        a gradient needs or is made from are not."""
         own = result in self.graph.outputs and not is_saved(result)
         own = own and primal(result) is None
         return "data" if own else "torch.float32"

@@ -118,7 +118,7 @@ class StepLaunch:
         return next(loop for loop in loops if loop.results)
 
     def _read(self, block: tile.Block) -> dict[tile.Buffer, tile.Type]:
-        """What is read of captures, and as what tile."""
+        """The buffers of captures that a block reads, each with the type of its tile."""
         states = {self.made.tensors[start(state.name)] for state in self.op.states}
         loads = (s for s in tile.statements(block) if isinstance(s.op, tile.Load))
         captures = {*self.made.tensors.values()} - states

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from archc.backends.triton.elementwise import CALLED
 
 DOTS = ("dot", "dot_apart")
-"""What products of matrices are called in the text of a kernel."""
+"""The words for products of matrices in the text of a kernel."""
 
 
 def turned_products(kernel: ast.FunctionDef) -> Iterator[str]:

@@ -124,7 +124,7 @@ class WalkOps(KernelOps):
 
     @property
     def given(self) -> list[str]:
-        """What the op is called with, as its caller names it."""
+        """The arguments of the op, as its caller names them."""
         names = {**self.owner.inputs}
         options = ["cu_seqlens"] * self.forward.packed
         return [*(names[n] for n in self.forward.inputs), *self.owner.extra, *options]

@@ -1,4 +1,4 @@
-"""What every chunk op says of itself."""
+"""The class of every chunk op, with the methods that each must have."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ChunkOp(ABC):
     """Whether it works through its rows one after the other, or in steps: no gradient computes it a
     second time, however few operations it takes."""
     held: ClassVar[str] = ""
-    """What its values are called in kernels, plans and files: what they hold; or else `changed`,"""
+    """The name of its values in kernels, plans and files: what they hold; or else `changed`,"""
     changed: ClassVar[str] = ""
     """a word behind the name of its first operand. Without either they are called after the op."""
 
@@ -76,7 +76,7 @@ class ChunkOp(ABC):
 
     @abstractmethod
     def meaning(self, node: Node, scope: Scope, *operands: Any, **none: Any) -> Named:
-        """What it computes of `Named` operands, its dims in any order: plain torch, written for
+        """Its value from `Named` operands, their dims in any order: plain torch, written for
         clarity alone. torch is imported inside, as passes do without it."""
 
     @abstractmethod

@@ -154,7 +154,7 @@ def _check_numbers(table: Table, roles: Roles, entries: Sequence[sympy.Expr]) ->
 def _terms(
     table: Table, roles: Roles, rows: Sequence[_Update], names: Sequence[str]
 ) -> list[LinkedTerm]:
-    """What is written to all states, by product: those of several states that differ by a number
+    """The terms written to all states, by product: those of several states that differ by a number
     are one."""
     found: dict[tuple[sympy.Expr, ...], dict[int, sympy.Expr]] = {}
     for place, row in enumerate(rows):

@@ -72,7 +72,7 @@ class Walk:
             self.visit(operand)
 
     def update(self, id: int) -> None:
-        """What the update of another state reads; as a value it is given from outside."""
+        """Note what the update of another state reads; that is given from outside, as a value."""
         if id in self.reading.old:
             self.whole += [id] if self._is_whole(id) else []
             return

@@ -31,7 +31,7 @@ MOST_STATES = 5
 
 @dataclass(frozen=True)
 class Weight:
-    """What becomes of a value x when m[t] becomes m[t] + delta[t] at every t.
+    """The change of a value x when m[t] becomes m[t] + delta[t] at every t.
 
     With w = now * delta[t] + before * delta[t-1]: x + w ("shift"), x * exp(w) ("scale"), or x
     ("same"). The numbers 0 ("zero") and oo ("infinite") are scaled by anything, oo also shifted.
@@ -103,7 +103,7 @@ def proved(
 
 
 CHOICES = (Weight(), weight(SCALE, -1, 0), weight(SCALE, 1, 0), weight(SHIFT, 1, 0))
-"""What may become of another state after the token."""
+"""The changes tried for another state after the token."""
 
 
 def _holds(
@@ -285,7 +285,7 @@ def _solve(walk: _Walk, node: Node, weights: list[Weight]) -> Weight | None:
 
 
 Rule = Callable[[_Walk, Node, list[Weight]], Weight | None]
-"""What becomes of a node whose operands become this; None if that is no shift and no scaling."""
+"""The change of a node whose operands change so; None if it is no shift and no scaling."""
 
 FUNCTIONS: dict[str, Rule] = {
     "exp": _from_to(SHIFT, SCALE),

@@ -58,8 +58,8 @@ GATES = ("exp", "sigmoid", "softplus")
 
 
 def mixer(graph: Graph, inside: Collection[int]) -> Mixer | None:
-    """What the memory made of the nodes `inside` mixes, all else that enters it held fixed; None
-    where nothing fits, or where the memory has several results.
+    """The value that the memory made of the nodes `inside` mixes, all else that enters it held
+    fixed; None where nothing fits, or where the memory has several results.
 
     Of several values (`i` and `z` in c[t] = f * c[t-1] + i * z) it is one of which nothing is
     summed, then one that is no gate, then the one that the spec has last.

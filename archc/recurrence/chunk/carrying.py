@@ -17,7 +17,7 @@ PARTS = re.compile(r"(W|U|X|Y|write)(?=[\d.])")
 
 
 def part_of(name: str) -> str:
-    """What a value is to the loop along the chunks: W, U, X, Y or write, as said below; "" for
+    """The part of a value in the loop along the chunks: W, U, X, Y or write, as said below; "" for
     others."""
     found = PARTS.match(name)
     return found[1] if found else ""

@@ -74,8 +74,8 @@ def derived_of(
     known: Mapping[int, Interval] | None = None,
     sizes: Mapping[str, Interval] = MappingProxyType({}),
 ) -> Derived:
-    """What the derivation finds out about a Recurrence in its graph; `known` are intervals of
-    nodes, `sizes` those of sizes and options."""
+    """The derivation of a Recurrence in its graph; `known` are intervals of nodes, `sizes` those of
+    sizes and options."""
     inside = _captured(node, intervals(graph) if known is None else known)
     return _derived(graph, node, {**sizes, **inside})
 

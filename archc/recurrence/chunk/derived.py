@@ -22,8 +22,8 @@ class Kept:
 
 @dataclass(frozen=True)
 class Derived:
-    """What was found about a Recurrence: its chunked form (None: every state stays a loop), the
-    normal forms of its states, those that stay a loop, and the laws of the spec that it follows."""
+    """The derivation of a Recurrence: its chunked form (None: every state stays a loop), the normal
+    forms of its states, those that stay a loop, and the laws of the spec that it follows."""
 
     graph: Graph | None
     forms: tuple[NormalForm, ...]

@@ -94,8 +94,8 @@ class LinkedForm(MatrixForm):
     # --- numbers between rows -------------------------------------------------------------------
 
     def _scanned(self, given: Callable[[int], tuple[int | None, int]]) -> list[int | None]:
-        """What a vector with an entry for each state comes to at every row: `given` says what is
-        added to an entry there, and what it is before the chunk."""
+        """A vector with an entry for each state, scanned along the rows: `given` says what is added
+        to an entry there, and its value before the chunk."""
         frame, made = self.frame, list[int | None]([None] * len(self.states))
         firsts = [given(p)[1] for p in range(len(self.states))]
         for p in self.order:
@@ -159,7 +159,8 @@ class LinkedForm(MatrixForm):
     # --- the triangular system, and the carried states --------------------------------------------
 
     def _between(self, covector: int, slot: Slot, number: int | None) -> int | None:
-        """What rows read with a covector of what a term wrote, `number` of it being left."""
+        """The numbers that rows read with a covector from the rows that a term wrote, times
+        `number`, the share of them that is left."""
         if number is None:
             return None
         frame = self.frame
@@ -282,8 +283,8 @@ class LinkedForm(MatrixForm):
     # --- reads ----------------------------------------------------------------------------------
 
     def of_state(self, p: int, query: int, written: bool) -> int:
-        """What tokens read of state p with a covector, after the token if `written`, else before
-        it: a value along tokens."""
+        """The values along tokens that are read of state p with a covector: after the token if
+        `written`, else before it."""
         frame, query = self.frame, self.frame.cut(query)
         parts = list[int | None]()
         for q, begin in enumerate(self.begin):

@@ -34,7 +34,7 @@ CONDITIONS: tuple[tuple[Callable[[sympy.Symbol], Any], ...], ...] = (
     (lambda symbol: sympy.Le(symbol, 1),),
     (lambda symbol: sympy.Gt(symbol, 0), lambda symbol: sympy.Le(symbol, 1)),
 )
-"""What may be required of a size or option, tried in this order."""
+"""Requirements on a size or option, tried in this order."""
 
 
 @dataclass(frozen=True)

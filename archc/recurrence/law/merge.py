@@ -113,8 +113,8 @@ def _applied(graph: Graph, group: Group, transition: int, old: int) -> int:
 def _rescaled(
     graph: Graph, group: Group, log: int, old: int, own: int, marks: tuple[int, int, int]
 ) -> tuple[int, int]:
-    """What is left of the state before, and what the run adds, both to the scale of the maximum
-    after it: marks are the maximum before, after, and of the run alone."""
+    """The rest of the state before, and the addend of the run, both to the scale of the maximum
+    after it: `marks` are the maximum before, after, and of the run alone."""
     make = Builder(graph)
     first, last, mine = marks
     kept = make.fn("add", log, _change(graph, group, first, last))

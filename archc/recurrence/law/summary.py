@@ -309,7 +309,8 @@ class _Summaries(Derivation):
     def _identities(
         self, form: NormalForm, squares: Sequence[ir.State], row: Axis, column: Axis
     ) -> int:
-        """What linked states become that are the identity, one after the other, the others 0."""
+        """The final linked states that began as the identity, one after the other, the others as
+        0."""
         frame, zero = self.frame, self.frame.number(0)
         assert form.links is not None, "linked states have links"
         axes = zip(form.links.key, squares[0].axes[-len(form.links.key) :], strict=True)
