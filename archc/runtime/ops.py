@@ -84,8 +84,7 @@ def spread_out(function: Callable, order: list[int] | None) -> Callable:
 
 
 def learning_of(op: Callable, gradient: Callable, keep: Callable | None) -> type:
-    """The class that autograd and `torch.func` know an op by; its results are always a tuple
-    there."""
+    """The class by which autograd and `torch.func` know an op; its results are always a tuple."""
 
     class Learning(torch.autograd.Function):
         @staticmethod

@@ -143,7 +143,7 @@ def computed_again(kernels: Kernels) -> Iterator[tuple[int, Decision]]:
         yield id, Decision("again", (_listed(names),))
 
 
-def left_to_the_host(kernels: Kernels) -> Iterator[tuple[int, Decision]]:
+def left_to_pytorch(kernels: Kernels) -> Iterator[tuple[int, Decision]]:
     """Nodes that are in no kernel."""
     for id, why in sorted(kernels.fallback.items()):
         if not isinstance(kernels.graph[id].op, ir.Constant):

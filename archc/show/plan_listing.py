@@ -26,7 +26,7 @@ from archc.schedule.cost import Cost
 from archc.schedule.decisions import (
     Decision,
     computed_again,
-    left_to_the_host,
+    left_to_pytorch,
     of_buffer,
     of_kernel,
 )
@@ -258,7 +258,7 @@ def _rest(plan: Planned, part: Part) -> Iterator[str]:
     graph = part.kernels.graph
     for title, found in (
         ("computed again", list(computed_again(part.kernels))),
-        ("in PyTorch", list(left_to_the_host(part.kernels))),
+        ("in PyTorch", list(left_to_pytorch(part.kernels))),
     ):
         if found:
             yield f"\n    {title}"
@@ -364,7 +364,7 @@ def _part_json(plan: Planned, part: Part) -> dict[str, Any]:
         ],
         "in PyTorch": [
             {"value": named(kernels.graph, id), "why": _why(each)}
-            for id, each in left_to_the_host(kernels)
+            for id, each in left_to_pytorch(kernels)
         ],
     }  # fmt: skip
 
