@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import metadata
 from typing import Any
 
@@ -101,18 +101,6 @@ def _again(
     return differentiate(graph, wanted, given, (ir.Contract,), never)
 
 
-def _wide_scans(layer: ir.Layer) -> ir.Layer:
-    return wide_scans_again(layer, differentiate)
-
-
-def _inverses(layer: ir.Layer) -> ir.Layer:
-    return inverses_last(layer, _again)
-
-
-def _quotients(layer: ir.Layer) -> ir.Layer:
-    return quotients_again(layer, _again)
-
-
 def _placed(layer: ir.Layer) -> ir.Layer:
     """Token regions that no dropout cuts in two, and choices where they are scored."""
     return rewrite(layer, [drawn_before, choices_within])
@@ -170,21 +158,14 @@ DERIVING = [name for name, _ in PASSES].index("chunk")
 """Where in the order chunked forms are derived."""
 
 
-def with_prologues(layer: ir.Layer) -> ir.Layer:
-    """The layer, its recurrences with the gates that they are given."""
-    return prologues(layer, differentiate)
-
-
-def with_epilogues(layer: ir.Layer) -> ir.Layer:
-    """The layer, its recurrences with what their outputs are made into."""
-    return epilogues(layer, differentiate)
-
+with_prologues = partial(prologues, differentiate=differentiate)
+with_epilogues = partial(epilogues, differentiate=differentiate)
 
 FOR_KERNELS: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
     ("budget", within_budget),
-    ("wide_scans", _wide_scans),
-    ("inverses", _inverses),
-    ("quotients", _quotients),
+    ("wide_scans", partial(wide_scans_again, differentiate=differentiate)),
+    ("inverses", partial(inverses_last, differentiate=_again)),
+    ("quotients", partial(quotients_again, differentiate=_again)),
     ("inner_sums", inner_sums),
     ("places", _placed),
 )

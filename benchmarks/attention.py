@@ -24,8 +24,9 @@ from archc.backends.writer import snake
 from torch import Tensor
 
 import archc
+from archc.bench.clock import peak
 from archc.compile import text_of
-from benchmarks.rows import Record, arguments, peak, timed
+from benchmarks.rows import Record, arguments, timed
 
 B, H, D = 2, 32, 128
 CAP, WINDOW = 30.0, 512

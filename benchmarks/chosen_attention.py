@@ -23,8 +23,9 @@ from archc.backends.load import load as loaded
 from torch import Tensor
 
 import archc
+from archc.bench.clock import peak
 from archc.compile import text_of
-from benchmarks.rows import Record, arguments, peak, timed
+from benchmarks.rows import Record, arguments, timed
 
 B, H, G, D = 2, 64, 4, 128
 MOST, PICK = 16, 64

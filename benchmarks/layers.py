@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 
 import archc
+from archc.bench.clock import peak
 from archc.bench.drawn import load_file
 from archc.bench.record import peers_file
-from benchmarks.rows import kernels, peak, record_rows, timed
+from benchmarks.rows import kernels, record_rows, timed
 
 WIDE = {"d": 4096, "H": 32}
 ROWS: Mapping[str, tuple[tuple[int, int], dict[str, int]]] = {

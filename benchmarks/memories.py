@@ -20,9 +20,10 @@ from torch.nn import functional as F
 
 import archc
 from archc.algebra import cut
+from archc.bench.clock import peak
 from archc.compile import with_chunks
 from archc.ir.sizes import evaluate
-from benchmarks.rows import peak, record_rows, timed
+from benchmarks.rows import record_rows, timed
 
 SIZES = {"H": 32, "K": 128, "V": 128, "batch": 2, "T#": 8192}
 ROWS: Mapping[str, Mapping[str, int]] = {

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 import archc
+from archc.bench.clock import peak
 from archc.runtime.layers import softmax_attention
 from archc.runtime.packed import one_by_one
 from archc.runtime.varlen import packed_attention
-from benchmarks.rows import peak, record_rows, timed
+from benchmarks.rows import record_rows, timed
 
 TOKENS, HEADS = 16_384, 32
 SHAPES: Mapping[str, tuple[int, int, int]] = {

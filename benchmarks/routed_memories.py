@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 import archc
-from benchmarks.rows import Record, arguments, peak, prepare_fla, timed, with_fla
+from archc.bench.clock import peak
+from benchmarks.rows import Record, arguments, prepare_fla, timed, with_fla
 
 ROWS = [
     (2, 8192, 4, 2), (2, 8192, 8, 2), (2, 4096, 4, 2), (2, 2048, 4, 2), (2, 1024, 4, 2),

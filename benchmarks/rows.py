@@ -114,17 +114,6 @@ def timed(call: Callable[[], Any], rep: int = 150) -> float:
     return found
 
 
-def peak(call: Callable[[], Any]) -> float:
-    """MiB that a call needs beyond what stands there: gradients and what is saved."""
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    call()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
-
-
 def kernels(call: Callable[[], Any], many: int = 40) -> list[tuple[str, float, int]]:
     """What takes the GPU longest of a call: kernels, microseconds and launches."""
     from torch.profiler import ProfilerActivity, profile

@@ -50,12 +50,18 @@ class Clock:
         """MiB that a call takes at most beside what is there before; None where nobody counts."""
         if not self.gpu:
             return None
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        call()
-        torch.cuda.synchronize()
-        return (torch.cuda.max_memory_allocated() - before) / 2**20
+        return peak(call)
+
+
+def peak(call: Call) -> float:
+    """MiB on the GPU that a call takes at most beside what is there before."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
 def _seconds(call: Call) -> float:

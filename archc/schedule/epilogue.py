@@ -46,11 +46,6 @@ class Epilogue:
         return sum(each.backward for each in self.moves)
 
 
-def epilogues(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
-    """The layer, its chunked recurrences with what follows them."""
-    return _layer(layer, differentiate, {})
-
-
 def considered(graph: Graph, recurrence: Node) -> Iterator[Epilogue]:
     """The ops that follow each output of a Recurrence, and how many of them move into it."""
     for user in graph.users(recurrence.id):
@@ -62,16 +57,18 @@ def considered(graph: Graph, recurrence: Node) -> Iterator[Epilogue]:
         yield Epilogue(graph[user], tuple(found[:end]), stop)
 
 
-def _layer(
-    layer: ir.Layer, differentiate: Differentiate, done: dict[ir.Layer, ir.Layer]
+def epilogues(
+    layer: ir.Layer, differentiate: Differentiate, done: dict[ir.Layer, ir.Layer] | None = None
 ) -> ir.Layer:
-    """A layer, with those that it calls; itself where nothing moves."""
+    """A layer, with those that it calls, its chunked recurrences with the ops that follow them;
+    itself where nothing moves."""
+    done = {} if done is None else done
     if layer in done:
         return done[layer]
     graph, places = layer.graph.copy(), {node.id: (node.id,) for node in layer.graph}
     new, changed = layer, False
     for id, call in layer.calls:
-        callee = _layer(call.callee, differentiate, done)
+        callee = epilogues(call.callee, differentiate, done)
         graph.replace_op(id, replace(call, callee=callee))
         changed |= callee is not call.callee
     for node in [node for node in graph if isinstance(node.op, ir.Recurrence)]:

@@ -31,8 +31,7 @@ from archc.schedule.memory import CHUNKS, fits
 from archc.schedule.program import WIDE, Setting, widths
 from archc.schedule.token_walks import is_checkpointed, tokens_between
 from archc.show.amounts import in_short
-from archc.show.entering import Entering, entering
-from archc.show.leaving import Leaving, leaving
+from archc.show.moved import Entering, Leaving, entering, leaving
 
 SIZES = {"d": 4096, "H": 32, "K": 128, "V": 128, "G": 8, "e": 4096, "f": 16384, "N": 128, "n": 2}
 """Sizes of a plan where a spec has no default of its own; any other name is 64."""

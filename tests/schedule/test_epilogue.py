@@ -10,7 +10,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.schedule.epilogue import considered
 from archc.schedule.program import Setting
-from archc.show.leaving import leaving
+from archc.show.moved import leaving
 from archc.source import Source
 from tests.schedule.same import check_same
 

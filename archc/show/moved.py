@@ -1,4 +1,5 @@
-"""Ops after the recurrences of a layer, and which of them the kernels of these take over."""
+"""Inputs and outputs of the recurrences of a layer, and the ops before and after them that their
+kernels take over."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from dataclasses import dataclass
 
 from archc.ir.graph import Graph, Node
 from archc.ir.sizes import evaluate
-from archc.schedule.epilogue import Epilogue, considered
+from archc.schedule import epilogue, prologue
+from archc.schedule.epilogue import Epilogue
 from archc.schedule.following import REASONS, is_costly
 from archc.schedule.moving import in_words
 from archc.schedule.program import Setting
@@ -36,7 +38,7 @@ def leaving(
     moves. `readers` tells for the place of an output how many kernels read its gradient."""
     if recurrence.op.chunked is None:
         return
-    for place, found in enumerate(considered(graph, recurrence)):
+    for place, found in enumerate(epilogue.considered(graph, recurrence)):
         sizes = (evaluate(axis.size, setting.sizes) for axis in found.output.type.axes)
         bytes = int(math.prod(sizes)) * setting.data
         ends = in_words(graph, found.last.id) if found.moves else None
@@ -64,3 +66,24 @@ def _why(graph: Graph, recurrence: Node, found: Epilogue, kernels: int) -> str:
         why += f", and the {each} that read{'s' * (kernels == 1)} its gradient would {does}"
         why += f" `{in_words(graph, others[0])}` too"
     return why
+
+
+@dataclass(frozen=True)
+class Entering:
+    """An input of a recurrence, whether its kernels make it of something else, and why."""
+
+    name: str
+    moves: bool
+    why: str
+
+
+def entering(graph: Graph, recurrence: Node) -> Iterator[Entering]:
+    """For each input of a recurrence, whether its kernels make it themselves, and the reason; of a
+    layer before any moves."""
+    if recurrence.op.chunked is None:
+        return
+    for found in prologue.considered(graph, recurrence):
+        along = [id for id in found.reads if recurrence.op.stream.name in graph[id].type.names]
+        read = found.reads if found.moves or not along else along
+        values = " and ".join(f"`{in_words(graph, id)}`" for id in read) or "a number"
+        yield Entering(found.capture, found.moves, prologue.REASONS[found.rule].format(values))
