@@ -15,6 +15,8 @@ from archc.functions.definitions import FUNCTIONS, Kind
 from archc.ir import layer as ir
 from archc.source import Span
 
+OUTER = "an outer product is written `a @ b.T`"
+
 WORDS = {name: fn.symbol for name, fn in FUNCTIONS.items() if fn.symbol}
 """The words of messages for operators."""
 
@@ -265,20 +267,9 @@ def _orientation(scope: Scope, fn: str, tensors: Sequence[Tensor], span: Span) -
             if a.name != b.name and positional(one) and positional(other):
                 continue
             if a.name != b.name or one.row != other.row:
-                word = WORDS.get(fn, fn)
-                mixed = (
-                    "a column and a row" if a.name == b.name else f"columns over `{a}` and `{b}`"
-                )
-                raise scope.error(
-                    "E0303",
-                    f"`{word}` of {mixed}",
-                    span,
-                    others=[
-                        (one.origin, f"this is {shape(scope, one)}"),
-                        (other.origin, f"this is {shape(scope, other)}"),
-                    ],
-                    helps=["an outer product is written `a @ b.T`"],
-                )
+                same = a.name == b.name
+                kinds = "a column and a row" if same else f"columns over `{a}` and `{b}`"
+                raise _apart(scope, fn, kinds, (one, other), span, [OUTER])
     return bool(vectors) and vectors[0].row and not matrices
 
 
@@ -288,32 +279,24 @@ def _share_a_dim(scope: Scope, fn: str, one: Tensor, other: Tensor, span: Span) 
     if names & {axis.name for axis in scope.visible(other)}:
         return
     first = scope.visible(other)[0]
-    raise scope.error(
-        "E0303",
-        f"`{WORDS[fn]}` of a matrix {shape(scope, one)} and a matrix {shape(scope, other)}",
-        span,
-        others=[
-            (one.origin, f"this is {shape(scope, one)}"),
-            (other.origin, f"this is {shape(scope, other)}"),
-        ],
-        helps=[]
-        if scope.hidden
-        else [f"if `{first}` is a dim of heads, let the block be for each of them: `over {first}`"],
-    )
+    block = f"if `{first}` is a dim of heads, let the block be for each of them: `over {first}`"
+    kinds = f"a matrix {shape(scope, one)} and a matrix {shape(scope, other)}"
+    raise _apart(scope, fn, kinds, (one, other), span, [] if scope.hidden else [block])
 
 
 def _mixed_ranks(scope: Scope, fn: str, matrix: Tensor, vector: Tensor, span: Span) -> Exception:
     """`S + k`: a paper that adds a vector to a matrix means an outer product."""
-    return scope.error(
-        "E0303",
-        f"`{WORDS[fn]}` of a matrix {shape(scope, matrix)} and a vector {shape(scope, vector)}",
-        span,
-        others=[
-            (matrix.origin, f"this is {shape(scope, matrix)}"),
-            (vector.origin, f"this is {shape(scope, vector)}"),
-        ],
-        helps=["an outer product is written `a @ b.T`"],
-    )
+    kinds = f"a matrix {shape(scope, matrix)} and a vector {shape(scope, vector)}"
+    return _apart(scope, fn, kinds, (matrix, vector), span, [OUTER])
+
+
+def _apart(
+    scope: Scope, fn: str, kinds: str, values: tuple[Tensor, Tensor], span: Span, helps: list[str]
+) -> Exception:
+    """The refusal of a function of two values of these kinds, whose dims do not go together."""
+    others = [(each.origin, f"this is {shape(scope, each)}") for each in values]
+    message = f"`{WORDS.get(fn, fn)}` of {kinds}"
+    return scope.error("E0303", message, span, others=others, helps=helps)
 
 
 def settle(axes: Iterable[Axis], taken: Collection[str] = ()) -> tuple[Axis, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,18 @@ from archc.tile import language as lang
 
 if TYPE_CHECKING:
     from archc.tile.compose import Composer
+
+
+Operator = Callable[["Tile", Any], "Tile"]
+"""A method of a tile and another operand: a tile or a number."""
+
+
+def _operator(function: str) -> tuple[Operator, Operator]:
+    """The operator of a function of two numbers, and that with the tile behind."""
+    return (
+        lambda tile, other: tile.composer.apply(function, tile, other),
+        lambda tile, other: tile.composer.apply(function, other, tile),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,56 +124,21 @@ class Tile:
         """The product of two matrices over the dim that both have, in float32."""
         return self.composer.dot(self, other, add, precision)
 
-    def __add__(self, other: Any) -> Tile:
-        return self.composer.apply("add", self, other)
-
-    def __radd__(self, other: Any) -> Tile:
-        return self.composer.apply("add", other, self)
-
-    def __sub__(self, other: Any) -> Tile:
-        return self.composer.apply("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Tile:
-        return self.composer.apply("sub", other, self)
-
-    def __mul__(self, other: Any) -> Tile:
-        return self.composer.apply("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Tile:
-        return self.composer.apply("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Tile:
-        return self.composer.apply("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Tile:
-        return self.composer.apply("div", other, self)
-
-    def __floordiv__(self, other: Any) -> Tile:
-        return self.composer.apply("floordiv", self, other)
-
-    def __mod__(self, other: Any) -> Tile:
-        return self.composer.apply("mod", self, other)
+    __add__, __radd__ = _operator("add")
+    __sub__, __rsub__ = _operator("sub")
+    __mul__, __rmul__ = _operator("mul")
+    __truediv__, __rtruediv__ = _operator("div")
+    __floordiv__ = _operator("floordiv")[0]
+    __mod__ = _operator("mod")[0]
+    __lt__ = _operator("lt")[0]
+    __le__ = _operator("le")[0]
+    __gt__ = _operator("gt")[0]
+    __ge__ = _operator("ge")[0]
+    __and__ = _operator("and")[0]
+    __or__ = _operator("or")[0]
 
     def __neg__(self) -> Tile:
         return self.composer.apply("neg", self)
-
-    def __lt__(self, other: Any) -> Tile:
-        return self.composer.apply("lt", self, other)
-
-    def __le__(self, other: Any) -> Tile:
-        return self.composer.apply("le", self, other)
-
-    def __gt__(self, other: Any) -> Tile:
-        return self.composer.apply("gt", self, other)
-
-    def __ge__(self, other: Any) -> Tile:
-        return self.composer.apply("ge", self, other)
-
-    def __and__(self, other: Any) -> Tile:
-        return self.composer.apply("and", self, other)
-
-    def __or__(self, other: Any) -> Tile:
-        return self.composer.apply("or", self, other)
 
     def __invert__(self) -> Tile:
         return self.composer.apply("not", self)
