@@ -155,7 +155,7 @@ PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
 """Layer IR -> layer IR, in order."""
 
 DERIVING = [name for name, _ in PASSES].index("chunk")
-"""Where in the order chunked forms are derived."""
+"""The place in the order where chunked forms are derived."""
 
 
 with_prologues = partial(prologues, differentiate=differentiate)

@@ -1,4 +1,4 @@
-"""Where a layer first computes what is no number: at which token, and which value of the spec.
+"""The first value of a layer that is not a number: its token, and its name in the spec.
 
     print(archc.first_nan(layer, x))     # `z` is NaN at token 17 of row 0: mine.arch:12  z = log(u)
 

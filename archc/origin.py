@@ -37,7 +37,7 @@ for all others."""
 
 
 def backend_here(backend: str) -> str:
-    """Which backend a choice stands for in this process. The code with kernels takes those for
+    """The backend that a choice stands for in this process. The code with kernels takes those for
     tensors on a GPU alone: which they are is looked at in every call."""
     if backend not in BACKENDS:
         known = ", ".join(f'"{name}"' for name in BACKENDS)

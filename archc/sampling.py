@@ -200,7 +200,7 @@ class Text:
         self.unread += 1
 
     def _within_limit(self) -> None:
-        """Where a table of positions is used up, begin anew with the latest tokens that fit."""
+        """Begin anew with the latest tokens that fit, where a table of positions is used up."""
         limit = self.kind.limit
         if limit is None or int(self.kept.sum(1).max()) <= limit:
             return

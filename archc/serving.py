@@ -88,8 +88,8 @@ class Lanes(Protocol):
         ...
 
     def lacking(self, lengths: Mapping[int, int], leaving: Collection[int] = ()) -> str:
-        """Why there is no room in slots for so many tokens each, once others have left; "" where
-        there is."""
+        """The reason why there is no room in slots for so many tokens each, once others have left;
+        "" where there is."""
         ...
 
 

@@ -24,7 +24,8 @@ from archc.runtime.paged import NOBODY, PAGE, Pages
 
 
 def alone(model: nn.Module) -> str | None:
-    """Why sequences of different lengths cannot be continued in one batch, if they cannot."""
+    """The reason why sequences of different lengths cannot be continued in one batch, if they
+    cannot."""
     return unready(origin_of(model).layer)
 
 
@@ -65,7 +66,7 @@ def _share(made: nn.Module, model: nn.Module, code: str) -> None:
 
 
 class Table:
-    """Which pages each of some slots has: `pages` in all, and `table` [slots, N] on a device, for
+    """The pages of each of some slots: `pages` in all, and `table` [slots, N] on a device, for
     sequences of at most `most` tokens."""
 
     def __init__(self, slots: int, pages: int, most: int, device: torch.device) -> None:
@@ -79,8 +80,8 @@ class Table:
         return max(0, -(-length // PAGE) - len(self.held[slot]))
 
     def lacking(self, lengths: Mapping[int, int], leaving: Collection[int] = ()) -> str:
-        """Why there is no room in slots for so many tokens each, once others have left; "" where
-        there is."""
+        """The reason why there is no room in slots for so many tokens each, once others have left;
+        "" where there is."""
         wanted = sum(self.wanted(*each) for each in lengths.items())
         free = len(self.free) + sum(len(self.held[slot]) for slot in leaving)
         if wanted <= free:

@@ -1,4 +1,4 @@
-"""Where text comes from: `Source` is a named text, `Span` a stretch of it."""
+"""The source of text: `Source` is a named text, `Span` a stretch of it."""
 
 from __future__ import annotations
 

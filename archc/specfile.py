@@ -1,4 +1,4 @@
-"""Where a spec's text comes from: a path, standard input, or the bundle of specs.
+"""The places a spec's text comes from: a path, standard input, or the bundle of specs.
 
 A text is read whole, at most `LIMIT` bytes of UTF-8, and every way in which that can fail is a
 diagnostic with its own code. What a spec imports lies beside it or in the bundle, nowhere else.

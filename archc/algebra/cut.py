@@ -29,7 +29,7 @@ class NoMemory(ValueError):
 
 
 class Lies(Protocol):
-    """Where a value lies."""
+    """The interval that a value lies in."""
 
     @property
     def low(self) -> float | Fraction: ...
@@ -42,7 +42,7 @@ class Lies(Protocol):
 
 
 Known = Mapping[int, Lies]
-"""Where the values of a layer lie, by node: what enters the memory keeps it as a promise."""
+"""The interval of each value of a layer, by node: an input of the memory keeps it as a promise."""
 
 
 def op(layer: ir.Layer, known: Known | None = None) -> ir.Layer:

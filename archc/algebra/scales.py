@@ -111,7 +111,7 @@ def _terms(
 
 
 def decisions(layer: ir.Layer) -> Iterator[Decision]:
-    """Where scales and gains are applied in a layer."""
+    """The decisions on scales and gains in a layer: which side of a product each is applied to."""
     for node in layer.graph:
         if isinstance(node.op, ir.Attend):
             for inner in node.op.body:

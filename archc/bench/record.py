@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def record(command: Sequence[str], peers: str | None) -> dict[str, Any]:
-    """Where numbers come from, as data."""
+    """The circumstances of numbers, as data: command, date, commit and versions."""
     named = getattr(load_file(Path(peers), "archc_bench_peers"), "PACKAGES", ()) if peers else ()
     return {
         "command": shlex.join(command),

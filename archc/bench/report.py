@@ -90,7 +90,8 @@ class Report:
     ceilings: Mapping[str, float]
 
     def failures(self) -> list[str]:
-        """Why the run is none to be relied on: our numbers that are wrong or missing."""
+        """The reasons why the run is not to be relied on: numbers of ours that are wrong or
+        missing."""
         found = list(self.broken)
         for case in self.cases:
             for entry in case.entries:

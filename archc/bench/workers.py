@@ -26,7 +26,7 @@ class Done:
     err: str
 
     def reason(self) -> str:
-        """Why it failed."""
+        """The reason of its failure."""
         if self.code is None:
             return "stopped after its time"
         lines = [line.strip() for line in self.err.split("\n") if line.strip()]

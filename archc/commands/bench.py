@@ -266,7 +266,7 @@ def _every(options: Mapping[str, Any], whole: bool) -> tuple[str, ...]:
 
 @contextmanager
 def _folder(keep: str | None) -> Iterator[Path]:
-    """Where the run has its files: kept, or gone afterwards."""
+    """The folder of the run's files: kept, or gone afterwards."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="archc-bench-") as name:
             yield Path(name)

@@ -123,7 +123,7 @@ def version_of(text: str | None) -> Version | None:
 
 
 def obstacles(found: Machine) -> Iterator[str]:
-    """Why kernels cannot run on a machine."""
+    """The reasons why kernels cannot run on a machine."""
     triton = version_of(found.triton)
     if triton is None:
         yield "Triton is not installed"

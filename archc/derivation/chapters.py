@@ -111,7 +111,7 @@ CELL = "E0601"
 
 
 def _at(study: Study, node: Node | None) -> Span | None:
-    """Where a node of the body stands in the spec: for a captured value, where that is made."""
+    """The place of a node of the body in the spec: of a captured value, that where it is made."""
     if node is None:
         return study.node.span
     if isinstance(node.op, ir.Input) and node.op.name in study.captured:

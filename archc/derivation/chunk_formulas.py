@@ -147,8 +147,8 @@ class ChunkFormulas:
         return row(self.state(self.last), EQUALS, begun, PLUS, *self._writes(Name("j"), self.last))
 
     def added(self) -> tuple[Math, Math]:
-        """Where nothing that is written reads the state: what a chunk adds to it, and the state
-        after the chunk."""
+        """The share of a chunk in the state, and the state after it, for writes that do not read
+        it."""
         name = Name(self.rows.letters.of("Q"), (self.own.state,))
         begun = self.whole(self.last, self.state("0"))
         return (

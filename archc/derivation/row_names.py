@@ -104,7 +104,7 @@ class Spelled:
         return self.at(row).value(self.step.value)
 
     def x(self, slot: Slot, row: str) -> Factor:
-        """Where a row writes."""
+        """The left vector that a row is written along."""
         return self._factor(slot.term.x, row)
 
     def w(self, slot: Slot, row: str) -> Factor:
@@ -154,7 +154,7 @@ class Lettered:
         return Name(self.letters.of("δ"), (row,))
 
     def x(self, slot: Slot, row: str) -> Factor:
-        """Where a row writes."""
+        """The left vector that a row is written along."""
         name = "x" if slot.reads else "u"
         return Factor(False, None, Name(self.letters.of(name), (*slot.sub, row)))
 

@@ -119,7 +119,7 @@ class _Told:
         return function("exp", inner)
 
     def _skipped(self) -> list[Inline]:
-        """Which blocks are not walked, and which are not masked."""
+        """A sentence: the blocks that are not walked, and those that are not masked."""
         seen = self.fold.pairs.outputs.get("visible")
         if not self.fold.bounds and seen is None:
             return ["Every token is read: there is no block to skip."]

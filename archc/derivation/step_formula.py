@@ -158,7 +158,7 @@ def _outputs(telling: Telling) -> Iterator[Block]:
 
 
 def _update_span(study: Study) -> Span | None:
-    """Where the first state is updated."""
+    """The place of the first state's update."""
     body = study.recurrence.body
     return body[next(iter(updates(study.recurrence).values()))].span
 

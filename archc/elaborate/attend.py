@@ -190,7 +190,7 @@ def _attend_capture(attend: AttendScope) -> Callable[[Frame, Tensor, str], int]:
 
 
 def _mask(inner: Scope, node: tree.Attend, variable: str, axis: Axis) -> Tensor:
-    """Which pairs of reader and read are allowed, from their positions."""
+    """The allowed pairs of reader and read, as a bool made from their positions."""
     assert inner.attend is not None
     read = expr.position(inner, axis, node.range.span)
     zero = ops.constant(inner, sympy.Integer(0), node.range.span)

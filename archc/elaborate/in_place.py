@@ -67,7 +67,7 @@ def _without_face(decl: tree.Decl) -> tree.Decl:
 
 
 def _scope(scope: Scope, target: LayerRef, axes: Mapping[str, Axis], node: tree.Expr) -> Scope:
-    """Where the layer's names are looked up: in the caller's graph, without its names."""
+    """The scope of the layer's names: in the caller's graph, without its names."""
     return Scope(
         scope.session,
         scope.context,

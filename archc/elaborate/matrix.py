@@ -145,8 +145,8 @@ def _ways(left: Sequence[Axis], right: Sequence[Axis]) -> list[int]:
 
 
 def _of_heads(scope: Scope, axes: Sequence[Axis]) -> list[str]:
-    """Where a block is over no heads: the dim that may be one of heads, of those of two values. It
-    is none of the states', and none that stands twice."""
+    """A help where a block is over no heads: the dim of two values that may be one of heads. It is
+    none of the states', and none that stands twice."""
     names = [axis.base for axis in axes]
     primed = {axis.base for axis in axes if axis.name != axis.base}
     likely = [name for name in names if name not in scope.state_dims() | primed]
@@ -157,7 +157,7 @@ def _of_heads(scope: Scope, axes: Sequence[Axis]) -> list[str]:
 
 
 def _of_groups(scope: Scope, left: Sequence[Axis], right: Sequence[Axis]) -> list[str]:
-    """Where a block is over heads, and one of two vectors has a dim more."""
+    """A help where a block is over heads, and one of two vectors has a dim more."""
     short, long = sorted((left, right), key=len)
     if not scope.hidden or scope.grouped is not None or (len(short), len(long)) != (1, 2):
         return []
@@ -226,7 +226,7 @@ def _joined(scope: Scope, a: Tensor, b: Tensor, spans: tuple[Span, Span]) -> lis
 def _origins(
     scope: Scope, a: Tensor, b: Tensor, spans: tuple[Span, Span]
 ) -> list[tuple[Span | None, str]]:
-    """Where each side got its shape, unless that is the expression itself."""
+    """The places where each side got its shape, unless that is the expression itself."""
     found: list[tuple[Span | None, str]] = []
     for value, at in ((a, spans[0]), (b, spans[1])):
         origin = value.origin

@@ -86,7 +86,7 @@ class AttendScope:
 
     @property
     def mask(self) -> Tensor:
-        """Which pairs are allowed, as a bool in the attend's frame."""
+        """The allowed pairs, as a bool in the attend's frame."""
         assert self.allowed is not None
         return self.allowed
 

@@ -39,8 +39,8 @@ SIGMOID = sympy.Function("sigmoid")
 
 
 class Slopes(Enum):
-    """Where derivatives come from that are not expressions: sympy derives the formula, nothing
-    passes (constant but for jumps), or a rule of nodes (`archc/autodiff/elementwise.py`)."""
+    """The source of derivatives that are not expressions: sympy derives the formula, nothing passes
+    (constant but for jumps), or a rule of nodes (`archc/autodiff/elementwise.py`)."""
 
     DERIVED = "derived"
     FLAT = "flat"

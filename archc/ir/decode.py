@@ -1,4 +1,4 @@
-"""When the second form of an attention takes fewer operations than the first.
+"""The condition under which the second form of an attention takes fewer operations than the first.
 
 Both forms are linear in the number of readers T, so that the answer is one inequality in T and
 T_seen, the number of tokens read: few readers of many tokens take the form made for decoding.

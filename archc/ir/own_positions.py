@@ -60,7 +60,7 @@ def _kept_unlike(graph: Graph) -> set[int]:
 
 
 def _unready(node: Node) -> str | None:
-    """Why one node of a layer's graph is of one length alone; None if it is not."""
+    """The reason why one node of a layer's graph is of one length alone; None if it is not."""
     op = node.op
     if isinstance(op, ir.Input) and any(a.kind == "stream" and a != TIME for a in op.type.axes):
         return "another sequence enters"
@@ -80,7 +80,7 @@ def _unready(node: Node) -> str | None:
 
 
 def _looks(node: Node) -> str | None:
-    """Why a node, of a layer or of an attention's body, is of one length alone."""
+    """The reason why a node, of a layer or of an attention's body, is of one length alone."""
     op = node.op
     if isinstance(op, ir.Constant) and op.value.free_symbols & {TIME.size, T_SEEN}:
         return "a number depends on how many tokens there are"

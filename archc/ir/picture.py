@@ -137,7 +137,7 @@ class _Drawing:
         return x + self.left, y + self.top
 
     def ports(self) -> tuple[dict[Edge, float], dict[Edge, float]]:
-        """Where each edge leaves its tail and enters its head, across the flow."""
+        """The places where each edge leaves its tail and enters its head, across the flow."""
         leave: dict[Edge, float] = {}
         enter: dict[Edge, float] = {}
         for box in self.outline.boxes:

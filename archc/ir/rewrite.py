@@ -20,7 +20,7 @@ Rule = Callable[[Graph, Node], int | None]
 it declines. A rule may add nodes and changes none; what it adds in vain is dropped."""
 
 Places = dict[int, tuple[int, ...]]
-"""Where each node stands among the others: one that takes the place of another stands there."""
+"""The order of nodes: one that takes the place of another stands there."""
 
 MOST_SWEEPS = 100
 """Sweeps over a graph after which its rules are taken to undo one another."""

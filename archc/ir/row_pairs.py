@@ -41,7 +41,7 @@ def decays(gates: Tensor, strict: bool, exclusive: bool, summed: bool) -> Tensor
 
 
 def _kept(rows: int, strict: bool, exclusive: bool) -> Tensor:
-    """Which pairs (i, j) are kept."""
+    """The pairs (i, j) that are kept, as bools."""
     i, j = torch.arange(rows)[:, None], torch.arange(rows)
     return j < i if strict or exclusive else j <= i
 

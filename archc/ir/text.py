@@ -25,7 +25,7 @@ from archc.source import Span
 from archc.tables import complete
 
 COMMENT_COLUMN = 84
-"""Where `# my.arch:21` stands, if the line leaves room."""
+"""The column of `# my.arch:21`, if the line leaves room."""
 
 
 def as_text(layer: ir.Layer, spans: bool = True) -> str:

@@ -68,7 +68,7 @@ _LIMITS: dict[type, Callable[[Number], Interval]] = {
     sympy.Le: lambda number: Interval(-math.inf, number),
     sympy.Eq: point,
 }
-"""Where a number lies that is compared with another."""
+"""The interval of a number that is compared with another."""
 
 
 def exact_fraction(value: sympy.Rational) -> Fraction | float:

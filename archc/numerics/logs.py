@@ -24,7 +24,8 @@ Known = Mapping[int, Interval]
 
 @dataclass(frozen=True)
 class NoLog:
-    """Why a value has no logarithm: the node that stopped it (an id of the graph), in words."""
+    """The reason why a value has no logarithm: the node that stopped it (an id of the graph), in
+    words."""
 
     node: int
     reason: str
@@ -32,7 +33,7 @@ class NoLog:
 
 @dataclass(frozen=True)
 class Growth:
-    """Where the logarithm of a gate lies, and so whether a state can grow by it."""
+    """The interval of a gate's logarithm, and so whether a state can grow by it."""
 
     log: Interval
 

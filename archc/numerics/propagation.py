@@ -234,5 +234,5 @@ RULES: dict[type, Callable[..., Interval]] = {
     ir.Result: result,
     ir.Call: call,
 }
-"""Where the result of each op lies."""
+"""The interval of the result of each op."""
 complete("`RULES` of archc/numerics/propagation.py", RULES, ir.OPS)

@@ -349,8 +349,8 @@ class Run:
     def _dropout(
         self, place: int, function: PieceFunction, values: Sequence[Tensor]
     ) -> AbstractContextManager[None]:
-        """Where a piece draws: by a seed that all processes know, of its own for each part of the
-        heads and of the tokens that the piece is computed on."""
+        """The seeds that a piece draws by: one that all processes know, of its own for each part of
+        the heads and of the tokens that the piece is computed on."""
         if not (function.trains and self.module.training):
             return nullcontext()
         piece, own = self.program.pieces[place], self.program.drops[place]

@@ -43,7 +43,7 @@ class Crossing(Exception):
 
 
 def place_of(node: Node | None) -> str:
-    """Where a spec has a value: `, at my.arch:12`; nothing where that is not known."""
+    """The place of a value in the spec: `, at my.arch:12`; nothing where that is not known."""
     if node is None or node.span is None:
         return ""
     source = node.span.source

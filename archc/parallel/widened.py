@@ -29,8 +29,8 @@ training (nothing here draws). A state is a named tuple of one tensor."""
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the axes of a value are: `names` in order. As matrices it has those that are shared as
-    a batch, and the column last."""
+    """The order of the axes of a value: `names`. As matrices it has those that are shared as a
+    batch, and the column last."""
 
     columns: Columns
     names: tuple[str, ...]

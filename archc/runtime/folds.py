@@ -56,10 +56,10 @@ class RunningSums(torch.autograd.Function):
 
 
 def span_tables(cu_seqlens: Tensor, tokens: int, reverse: bool) -> list[tuple[Tensor, ...]]:
-    """Where the tokens of packed sequences stand in spans of `SPAN`, of which none has tokens of
-    two; then where the spans stand in spans of these, until a sequence of any length is one. Of
-    each: the token [n, SPAN] at every place, or the one after the last; the place of every token;
-    and 1 + the span before each in its sequence, or 0. With `reverse` tokens go backward."""
+    """The places of the tokens of packed sequences in spans of `SPAN`, of which none has tokens of
+    two; then those of the spans in spans of these, until a sequence of any length is one. Of each:
+    the token [n, SPAN] at every place, or the one after the last; the place of every token; and 1 +
+    the span before each in its sequence, or 0. With `reverse` tokens go backward."""
 
     def make(cu_seqlens: Tensor) -> list[tuple[Tensor, ...]]:
         borders = (tokens - cu_seqlens.flip(0) if reverse else cu_seqlens).long()

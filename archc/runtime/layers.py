@@ -463,7 +463,7 @@ def combined_between_for_each(x: Tensor, cumulative: Callable) -> Tensor:
 
 
 def top_of(score: Tensor, count: int, dim: int) -> Tensor:
-    """Where the `count` largest scores are; of equals the first, never -inf."""
+    """True at the `count` largest scores; of equals the first, never -inf."""
     if count >= score.shape[dim]:
         return score > -math.inf
     if count < 1:

@@ -35,7 +35,7 @@ def check_borders(layer: str, cu_seqlens: Tensor, x: Tensor) -> None:
 
 
 def sequence_bounds(layer: str, cu_seqlens: Tensor, x: Tensor) -> list[int]:
-    """Where packed sequences begin and end, as numbers; refuses what cannot be that."""
+    """The borders of packed sequences, as numbers; refuses what cannot be that."""
     check_borders(layer, cu_seqlens, x)
     bounds = cu_seqlens.tolist()
     if bounds[0] != 0 or bounds[-1] != x.shape[1] or sorted(bounds) != bounds:
@@ -154,7 +154,7 @@ def run_padded(
 
 
 def check_mask(layer: str, mask: Tensor | None, x: Tensor) -> Tensor:
-    """Which of the tokens x [B, T, ...] are no padding, as bools; refuses what cannot say that."""
+    """True at the tokens of x [B, T, ...] that are no padding; refuses what cannot say that."""
     if mask is None:
         return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
     title = f"{layer}: `attention_mask`"
@@ -195,7 +195,7 @@ def with_padding(made: Any, mask: Tensor, rows: tuple = ()) -> Any:
 
 
 def alike_sequences(layer: str, bounds: list[int], state: Any) -> list[list[int]]:
-    """Which sequences can run as one batch, as they have equal lengths and states."""
+    """Groups of sequences that can run as one batch, as they have equal lengths and states."""
     count = len(bounds) - 1
     ragged = isinstance(state, RaggedState)
     groups: dict[Any, list[int]] = {}
@@ -267,7 +267,7 @@ def batch_of(pieces: tuple[Tensor, ...], members: list[int]) -> Tensor:
 
 
 def bounds_of(cu_seqlens: Tensor, x: Tensor) -> list[int]:
-    """Where packed sequences in x [1, T, ...] begin and end, read from the device once."""
+    """The borders of packed sequences in x [1, T, ...], read from the device once."""
     seen = ("bounds", x.shape[:2])
     return once_for(cu_seqlens, seen, lambda given: sequence_bounds("packed sequences", given, x))
 
@@ -305,7 +305,7 @@ def places_in_each(cu_seqlens: Tensor, places: Tensor) -> Tensor:
 
 
 def packed_tables(cu_seqlens: Tensor, tokens: int, chunk: int) -> tuple[Tensor, Tensor]:
-    """Where packed sequences lie in chunks of which none has tokens of two sequences: a row [7] for
+    """Tables of packed sequences in chunks of which none has tokens of two sequences: a row [7] for
     each chunk, and one for each sequence. A row is the sequence, the token that a chunk 0 of it
     would begin with, its first token and the one after its last, the same of its chunks, and the
     row of the batch that all of it is in.

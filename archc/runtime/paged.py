@@ -37,7 +37,7 @@ class Pages:
 
     @property
     def device(self) -> torch.device:
-        """Where it is kept."""
+        """The device of the memory."""
         return self.memory.device
 
     def alike(self) -> Tensor:

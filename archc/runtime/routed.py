@@ -139,8 +139,8 @@ def memories_pay(chosen: Tensor, count: int, cu_seqlens: Tensor | None) -> bool:
 
 
 def place_borders(routed: Routed, cu_seqlens: Tensor | None) -> Tensor:
-    """Where the pairs of each place and sequence begin and end, those of a place one sequence after
-    the other: [places * sequences + 1], made on the device."""
+    """The borders of the pairs of each place and sequence, those of a place one sequence after the
+    other: [places * sequences + 1], made on the device."""
     tokens, count = routed.choice.shape
     token = routed.order // count
     if cu_seqlens is None:

@@ -58,7 +58,7 @@ class Decision:
 
 
 def of_kernel(kernels: Kernels, kernel: Kernel) -> tuple[Decision, ...]:
-    """Why a kernel is one, and why its programs have what they have."""
+    """The reasons why a kernel is one, and why its programs have their parts of dims."""
     return (_cut(kernels, kernel), _split(kernel))
 
 
@@ -111,7 +111,7 @@ def _split(kernel: Kernel) -> Decision:
 
 
 def of_buffer(kernels: Kernels, buffer: Buffer) -> tuple[Decision, Decision]:
-    """Why a value is materialised, and why as wide as it does."""
+    """The reasons why a value is materialised, and why as wide as it is."""
     return _stands(kernels, buffer), _width(kernels, buffer)
 
 

@@ -49,7 +49,8 @@ class Follower:
 
 @dataclass(frozen=True)
 class Stop:
-    """Why what follows stays, and the values that this is about: what reads the output first."""
+    """The reason why what follows stays, and the values that this is about: those that read the
+    output first."""
 
     rule: str
     about: tuple[int, ...] = ()

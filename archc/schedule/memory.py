@@ -86,7 +86,7 @@ def on_chip(program: Program) -> OnChip:
 
 
 def fits(kernel: Kernel, setting: Setting, budget: Budget = REFERENCE.budget) -> Misfit | None:
-    """Why a kernel cannot run at some sizes, or None."""
+    """The reason why a kernel cannot run at some sizes, or None."""
     tiles = Tiles(Program(kernel, setting))
     needed, vectors = tiles.shared(), tiles.vectors()
     if needed > budget.shared:
@@ -96,7 +96,8 @@ def fits(kernel: Kernel, setting: Setting, budget: Budget = REFERENCE.budget) ->
 
 
 def spills(kernel: Kernel, setting: Setting, budget: Budget = REFERENCE.budget) -> Misfit | None:
-    """Why a kernel may be slow: its tiles do not surely fit into the registers of its threads."""
+    """The reason why a kernel may be slow: its tiles do not surely fit into the registers of its
+    threads."""
     tiles = Tiles(Program(kernel, setting))
     most = int(EASE * WIDE * min(budget.registers, THREADS * REGISTERS * tiles.warps))
     needed = tiles.registers()

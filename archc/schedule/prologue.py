@@ -35,7 +35,7 @@ REASONS: Mapping[str, str] = {
     "several": "is made of {}: not of one value along the tokens of its own size",
     "costly": "is made of {} by an exp or the like: more time in each kernel than its bytes take",
 }
-"""Why what a capture is made of moves or stays."""
+"""The reasons why the values that a capture is made of move or stay."""
 
 
 @dataclass(frozen=True)

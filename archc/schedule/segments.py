@@ -203,7 +203,7 @@ class _Walk:
         return Carried(carried.state, product)
 
     def _reason(self, node: Node, count: int) -> str:
-        """Why a value is no state that is only scaled."""
+        """The reason why a value is no state that is only scaled."""
         if count > 1:
             return "several values of its states meet"
         name = node.op.fn if isinstance(node.op, ir.Elementwise) else type(node.op).__name__

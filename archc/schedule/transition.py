@@ -20,7 +20,7 @@ from archc.ir.roles import TRANSITION, of_segments
 
 
 class Whole(Exception):
-    """Why a walk does not go in segments."""
+    """The reason why a walk does not go in segments."""
 
 
 def transition(kernel: Kernel, name: str) -> tuple[Kernel, Axis, Axis]:

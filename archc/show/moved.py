@@ -49,7 +49,7 @@ def leaving(
 
 
 def _why(graph: Graph, recurrence: Node, found: Epilogue, kernels: int) -> str:
-    """Why what follows an output, or the last value that moved, stays."""
+    """The reason why the op after an output, or after the last value that moved, stays."""
     rule, about = found.stop.rule, found.stop.about
     words = [f"`{in_words(graph, id)}`" for id in about]
     if rule == "several":

@@ -139,7 +139,7 @@ def gradient_text(study: Study) -> str:
 
 
 def head_json(study: Study) -> dict[str, Any]:
-    """Which recurrence it is."""
+    """The recurrence: its layer, states and place."""
     return {
         "layer": study.layer.name,
         "states": [state.name for state in study.recurrence.states],

@@ -228,7 +228,7 @@ def _is_offset(tokens: Sequence[Token], at: int) -> bool:
 
 
 def _equals(row: Row) -> int | None:
-    """Which token is the `=` of an assignment, or None."""
+    """The number of the token that is the `=` of an assignment, or None."""
     if row.continued or not row.tokens or row.tokens[0].text in DECLARING | PLAIN:
         return None
     depth = 0
@@ -305,7 +305,7 @@ def _width(code: str) -> int:
 
 
 def _comment_columns(rows: Sequence[Row], codes: Sequence[str]) -> list[int]:
-    """Where each row's comment starts: neighbours share a column, the author's where it fits."""
+    """The column of each row's comment: neighbours share one, the author's where it fits."""
     columns = [_width(code) for code in codes]
     run: list[int] = []
     for number in range(len(rows) + 1):

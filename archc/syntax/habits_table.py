@@ -23,7 +23,7 @@ class Habit:
 
 
 STEP, READ, FILE = "recurrence", "attend", "file"
-"""Where an example stands, if not among the statements of a layer."""
+"""The block that an example stands in, if not among the statements of a layer."""
 
 SAME = frozenset(name for name, fn in FUNCTIONS.items() if fn.called and fn.arity != 2) | {
     "gelu", "elu", "solve",

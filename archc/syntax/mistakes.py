@@ -97,7 +97,7 @@ def open_docstring(source: Source, report: Report) -> None:
 
 
 def _unclosed(text: str) -> int | None:
-    """Where a bracket is opened that the declaration never closes; `(s, t]` closes as it is."""
+    """The place of a bracket that the declaration never closes; `(s, t]` closes as it is."""
     opened: list[int] = []
     for match in re.finditer(r"[\[(]|[\])]", masked(text)):
         if match[0] in "[(":

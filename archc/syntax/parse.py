@@ -40,7 +40,7 @@ OPENING = re.compile(r"^(layer|block|model|function|import)\b", re.MULTILINE)
 
 
 class _Indentation(PythonIndenter):
-    """Where blocks start and end; line breaks inside brackets do not count."""
+    """The starts and ends of blocks; line breaks inside brackets do not count."""
 
     NL_type = "_NL"
 
@@ -60,7 +60,8 @@ def grammar() -> Lark:
 
 
 def _cache_file() -> str | None:
-    """Where lark keeps the parser's tables, which take 0.2 s to make; None if nothing can be kept.
+    """The file where lark keeps the parser's tables, which take 0.2 s to make; None if nothing can
+    be kept.
 
     The folder is the user's own: lark unpickles the file.
     """

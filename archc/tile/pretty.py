@@ -42,7 +42,8 @@ def _kind(buffer: lang.Buffer) -> str:
 
 
 class _Lister:
-    """Which values stand in a line of their own, and which are written where they are used."""
+    """A listing of a program: the values with a line of their own, and those that are written where
+    they are used."""
 
     def __init__(self, program: lang.Program):
         self.texts: dict[lang.Value, str] = {}

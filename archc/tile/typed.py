@@ -36,7 +36,7 @@ def common(dtypes: Collection[str]) -> str:
 
 
 def wrong(program: lang.Program, s: lang.Statement) -> str:
-    """Why a statement is not well-typed; empty if it is."""
+    """The reason why a statement is not well-typed; empty if it is."""
     buffer = lang.memory(s.op)
     if buffer is not None and buffer not in program.buffers:
         return f"`{buffer.name}` is no buffer of the program"
@@ -132,7 +132,7 @@ def _apply(program: lang.Program, s: lang.Statement) -> str:
 
 
 def _operand(function: str, place: int, value: lang.Value) -> str:
-    """Why a function does not take an operand."""
+    """The reason why a function does not take an operand; empty if it does."""
     dtype = value.type.dtype
     if function in LOGICAL or (function == "where" and place == 0):
         return "" if dtype == "bool" else f"`{value.name}` is {dtype}, no truth value"
@@ -170,7 +170,7 @@ def _reduce(program: lang.Program, s: lang.Statement) -> str:
 
 
 def _along(function: str, known: Sequence[str], dim: str, x: lang.Value) -> str:
-    """Why nothing can be reduced or scanned along a dim."""
+    """The reason why nothing can be reduced or scanned along a dim; empty if it can."""
     if function not in known:
         return f"no function `{function}` along a dim"
     if dim not in x.type.names:

@@ -74,7 +74,7 @@ def _of_fields(statement: lang.Statement, kept: Collection[bool]) -> lang.Statem
 
 
 def _kept(statement: lang.Statement, wanted: set[lang.Value]) -> list[bool]:
-    """Which results are read, after the statement or by the turns of a loop themselves."""
+    """The results that are read, after the statement or by the turns of a loop themselves."""
     kept = [value in wanted for value in statement.results]
     if isinstance(statement.op, lang.If):
         return kept

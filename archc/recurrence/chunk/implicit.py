@@ -222,7 +222,7 @@ def _check_state(
 
 
 def _interval(table: Table, expr: sympy.Expr, known: Mapping[int, Interval]) -> Interval:
-    """Where an expression of a normal form lies."""
+    """The interval of an expression of a normal form."""
     if isinstance(expr, sympy.Symbol) and expr in table.atoms:
         atom = table.atoms[expr]
         there = ANY if atom.node is None else known.get(atom.node, ANY)

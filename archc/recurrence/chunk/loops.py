@@ -78,8 +78,8 @@ def named(states: Iterable[str]) -> str:
 
 
 def _span(graph: Graph, recurrence: Node, kept: Kept) -> Span | None:
-    """Where in the spec the reason stands: at a node of the body, at the value that it captures,
-    or else at the update of the state."""
+    """The place of the reason in the spec: a node of the body, the value that it captures, or else
+    the update of the state."""
     body = recurrence.op.body
     if kept.node is not None:
         node, gates = body[kept.node], gates_of(graph, recurrence, kept)

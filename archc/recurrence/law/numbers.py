@@ -115,7 +115,8 @@ def _random(shape: list[int], dtype: str, lie: Interval, generator: Generator) -
 
 
 def _differs(left: Tensor, right: Tensor) -> tuple[tuple[int, ...] | None, int]:
-    """Where two values differ first, if they do, and how many numbers of theirs are finite."""
+    """The first place where two values differ, if they do, and the number of their entries that are
+    finite."""
     finite = left.isfinite() & right.isfinite()
     apart = (left - right).abs() > CLOSE * (1 + left.abs() + right.abs())
     found = (finite & apart).nonzero()
