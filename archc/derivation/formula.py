@@ -30,21 +30,8 @@ from archc.derivation.maths import (
 )
 from archc.ir import layer as ir
 from archc.ir.value_names import gate_of, state_of
+from archc.recurrence.affine import form as nf
 from archc.recurrence.affine.atoms import Atom, Table
-from archc.recurrence.affine.form import (
-    AFTER,
-    BEFORE,
-    DENSE,
-    DIAGONAL,
-    MAX_PLUS,
-    WRITTEN,
-    NormalForm,
-    Part,
-    Read,
-    StateForm,
-    Step,
-    Term,
-)
 from archc.verify.study import Study
 
 RELATIONS = {"eq": "=", "ne": "≠", "lt": "<", "le": "≤", "gt": ">", "ge": "≥"}
@@ -54,7 +41,7 @@ FUNCTIONS = {"sigmoid": "σ", "logsigmoid": "log σ"}
 class Formulas:
     """Formulas of one normal form. `at` is the subscript of values: a token t, or a row i."""
 
-    def __init__(self, study: Study, form: NormalForm, at: str = "t") -> None:
+    def __init__(self, study: Study, form: nf.NormalForm, at: str = "t") -> None:
         self.study, self.form, self.table, self.at = study, form, Table(form.atoms), at
         sides = form.forms if form.links is None else (form.links,)
         self.vector = {axis.name for each in sides for axis in (*each.key, *each.value)}
@@ -164,9 +151,9 @@ class Formulas:
 
     # --- the update ---
 
-    def decayed(self, step: Step, state: Math) -> Math:
+    def decayed(self, step: nf.Step, state: Math) -> Math:
         """A state after its decay."""
-        if self.form.kind == DIAGONAL:
+        if self.form.kind == nf.DIAGONAL:
             return state if step.decay == 1 else row(self.factor(step.decay), TIMES, state)
         left, right = self.diagonal(step.key), self.diagonal(step.value)
         return row(left, state, right)
@@ -178,33 +165,33 @@ class Formulas:
         wide = any(self.is_vector(symbol) for symbol in self.table.symbols(decay))
         return function("Diag", self.value(decay)) if wide else self.factor(decay)
 
-    def update(self, form: StateForm) -> list[Math]:
+    def update(self, form: nf.StateForm) -> list[Math]:
         """The update of a state, a line for each equation."""
         if self.form.blocks:
             return [self._coupled(form)]
         lines: list[Math] = []
         last = len(form.steps) - 1
         for number, step in enumerate(form.steps):
-            old = self.version(form.state, number, last, BEFORE)
-            new = self.version(form.state, number, last, WRITTEN)
+            old = self.version(form.state, number, last, nf.BEFORE)
+            new = self.version(form.state, number, last, nf.WRITTEN)
             lines += self._step(form, step, old, new)
         return lines
 
     def version(self, state: str, number: int, last: int, when: str) -> Math:
         """A state before, within and after micro-step `number` of 0 .. `last`."""
-        if when == BEFORE and number == 0:
+        if when == nf.BEFORE and number == 0:
             return named(state, before(self.at))
-        if when == AFTER:
+        if when == nf.AFTER:
             return named(state, self.at, prime=True)
-        done = number if when == BEFORE else number + 1
+        done = number if when == nf.BEFORE else number + 1
         return named(state, self.at, *([] if done == last + 1 else [f"({done})"]))
 
-    def _step(self, form: StateForm, step: Step, old: Math, new: Math) -> list[Math]:
-        if self.form.kind == MAX_PLUS:
+    def _step(self, form: nf.StateForm, step: nf.Step, old: Math, new: Math) -> list[Math]:
+        if self.form.kind == nf.MAX_PLUS:
             shifted = row(self.factor(step.decay), PLUS, old) if step.decay != 0 else old
             floors = [self.value(term.c) for term in step.terms]
             return [row(new, EQUALS, function("max", shifted, *floors))]
-        if self.form.kind == DENSE:
+        if self.form.kind == nf.DENSE:
             parts = [row(self.value(step.matrix), old)]
             parts += [self.decayed(step, old)] if step.decay != 0 else []
             return [
@@ -217,9 +204,9 @@ class Formulas:
         head = row(moved, EQUALS, self.decayed(step, old))
         return [head, row(new, EQUALS, *_plus([moved, *writes]))]
 
-    def write(self, form: StateForm, term: Term, state: Math) -> Math:
+    def write(self, form: nf.StateForm, term: nf.Term, state: Math) -> Math:
         """x (c + w^T S)^T, with factors in front that c and w share."""
-        if term.w == 0 or self.form.kind in (DIAGONAL, DENSE):
+        if term.w == 0 or self.form.kind in (nf.DIAGONAL, nf.DENSE):
             return self._plain_write(form, term)
         common, c, w = self.shared(term)
         parts: list[Math] = [self.value(c)] if c != 0 else []
@@ -238,16 +225,16 @@ class Formulas:
         wide = isinstance(found, Row) and TIMES in found.parts
         return Fence(found) if wide and found is not None else found
 
-    def _plain_write(self, form: StateForm, term: Term) -> Math:
-        if self.form.kind in (DIAGONAL, DENSE) or not form.value:
+    def _plain_write(self, form: nf.StateForm, term: nf.Term) -> Math:
+        if self.form.kind in (nf.DIAGONAL, nf.DENSE) or not form.value:
             return self.value(sympy.expand(term.x * term.c))
         scale, c = self.split(term.c)
         body = self.factor(c) or Number("1")
         return row(self.factor(scale), self.vector_of(term.x), transposed(body))
 
-    def read_by(self, form: StateForm, covector: sympy.Expr, state: Math) -> Math:
+    def read_by(self, form: nf.StateForm, covector: sympy.Expr, state: Math) -> Math:
         """S^T w; w^T z for a state that is a vector."""
-        if self.form.kind == DIAGONAL:
+        if self.form.kind == nf.DIAGONAL:
             return row(self.factor(covector), state)
         scale, vector = self.split(covector)
         body = self.vector_of(vector)
@@ -265,7 +252,7 @@ class Formulas:
         scale = sympy.Mul(number, *scalars)
         return scale, sympy.cancel(expr / scale)
 
-    def shared(self, term: Term) -> tuple[sympy.Expr, sympy.Expr, sympy.Expr]:
+    def shared(self, term: nf.Term) -> tuple[sympy.Expr, sympy.Expr, sympy.Expr]:
         """Numbers at each token that c and w have in common, and c and w without them."""
         monomials = [m for e in (term.c, term.w) if e != 0 for m in sympy.Add.make_args(e)]
         factors = [self.table.split(monomial)[1] for monomial in monomials]
@@ -277,7 +264,7 @@ class Formulas:
             return sympy.Integer(1), term.c, term.w
         return common, sympy.expand(term.c / common), sympy.expand(term.w / common)
 
-    def _coupled(self, form: StateForm) -> Math:
+    def _coupled(self, form: nf.StateForm) -> Math:
         place = self.form.states.index(form.state)
         parts = [
             row(self.factor(scale), TIMES if self._wide(scale) else None, named(n, before(self.at)))
@@ -292,13 +279,13 @@ class Formulas:
 
     # --- reads ---
 
-    def read(self, form: StateForm, read: Read, number: int) -> Math:
+    def read(self, form: nf.StateForm, read: nf.Read, number: int) -> Math:
         """The formula of one value that is read of the state."""
         parts = [self.part(form, part) for part in read.parts]
         parts += [self.value(read.free)] if read.free != 0 else []
         return row(self.result(read, number), EQUALS, *_plus(parts))
 
-    def result(self, read: Read, number: int) -> Math:
+    def result(self, read: nf.Read, number: int) -> Math:
         """The name of what a read gives: of the spec if it has one there."""
         name = self.study.recurrence.body[read.node].name
         name = name if name in self.study.recurrence.body.outputs else None
@@ -308,12 +295,12 @@ class Formulas:
             else Name(self.letter, (self.at, *([str(number + 1)] if number else [])))
         )
 
-    def part(self, form: StateForm, part: Part) -> Math:
+    def part(self, form: nf.StateForm, part: nf.Part) -> Math:
         """One state, read by one covector."""
         state = self.version(form.state, part.step, len(form.steps) - 1, part.when)
-        if part.when == AFTER and form.steps[part.step].decay == 1:
-            state = self.version(form.state, part.step, len(form.steps) - 1, BEFORE)
-        total = Sum("∑", Words(", ".join(part.axes))) if self.form.kind == DIAGONAL else None
+        if part.when == nf.AFTER and form.steps[part.step].decay == 1:
+            state = self.version(form.state, part.step, len(form.steps) - 1, nf.BEFORE)
+        total = Sum("∑", Words(", ".join(part.axes))) if self.form.kind == nf.DIAGONAL else None
         return row(self.factor(part.scale), total, self.read_by(form, part.covector, state))
 
 

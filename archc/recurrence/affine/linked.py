@@ -14,20 +14,10 @@ from dataclasses import dataclass
 import sympy
 
 from archc.ir import layer as ir
+from archc.recurrence.affine import form as nf
 from archc.recurrence.affine.atoms import Table, TooLong, total
 from archc.recurrence.affine.axis_roles import Roles, content, side_of, written_apart
 from archc.recurrence.affine.chain import Chain, Refused, StateSum, read_body, state_sums
-from archc.recurrence.affine.form import (
-    AFTER,
-    LINKED,
-    WRITTEN,
-    LinkedPart,
-    LinkedRead,
-    LinkedTerm,
-    Links,
-    NormalForm,
-    Read,
-)
 from archc.recurrence.affine.polynomials import Reading, coefficient
 from archc.recurrence.affine.reads import Walk
 from archc.recurrence.analysis.degree import OTHER, Degree, updates
@@ -51,7 +41,7 @@ class _Update:
 
 def linked(
     recurrence: ir.Recurrence, linear: Mapping[int, Degree], states: tuple[str, ...]
-) -> NormalForm:
+) -> nf.NormalForm:
     """The form of states that scale one another by numbers. Raises Refused, and TooLong."""
     table = Table()
     every = {state.name: state for state in recurrence.states}
@@ -67,7 +57,7 @@ def linked(
     roles = _roles(recurrence, first, sums)
     _check_numbers(table, roles, [entry for row in rows for entry in row.blocks])
     terms = _terms(table, roles, rows, [f"{name}@0" for name in states])
-    links = Links(
+    links = nf.Links(
         tuple(axis for axis in first.axes if axis.name in roles.key),
         tuple(axis for axis in first.axes if axis.name in roles.value),
         tuple(terms),
@@ -75,7 +65,7 @@ def linked(
         tuple(whole),
     )
     blocks = tuple(row.blocks for row in rows)
-    return NormalForm(LINKED, states, (), table.atoms, None, blocks, links)
+    return nf.NormalForm(nf.LINKED, states, (), table.atoms, None, blocks, links)
 
 
 def _update(
@@ -153,7 +143,7 @@ def _check_numbers(table: Table, roles: Roles, entries: Sequence[sympy.Expr]) ->
 
 def _terms(
     table: Table, roles: Roles, rows: Sequence[_Update], names: Sequence[str]
-) -> list[LinkedTerm]:
+) -> list[nf.LinkedTerm]:
     """The terms written to all states, by product: those of several states that differ by a number
     are one."""
     found: dict[tuple[sympy.Expr, ...], dict[int, sympy.Expr]] = {}
@@ -171,14 +161,14 @@ def _terms(
 
 def _term(
     table: Table, parts: tuple[sympy.Expr, ...], scales: Mapping[int, sympy.Expr], count: int
-) -> LinkedTerm:
+) -> nf.LinkedTerm:
     """A term, with a number that all states have in common in the row that they are written."""
     x, c, *reads = parts
     common = ONE
     if len(set(scales.values())) == 1:
         common = next(iter(scales.values()))
         scales = dict.fromkeys(scales, ONE)
-    return LinkedTerm(
+    return nf.LinkedTerm(
         x,
         table.times(common, c),
         tuple(table.times(common, read) for read in reads),
@@ -210,7 +200,7 @@ def _written(
     return found
 
 
-def by_numbers(form: NormalForm) -> NormalForm | None:
+def by_numbers(form: nf.NormalForm) -> nf.NormalForm | None:
     """Matrices that a number for each head scales, as linked states: then the number need have no
     logarithm, and may be negative or more than 1. None if they are not only scaled so."""
     table, first = Table(form.atoms), form.forms[0]
@@ -220,7 +210,7 @@ def by_numbers(form: NormalForm) -> NormalForm | None:
         side_of(table, sides, s) != "scalar" for s in table.symbols(decay)
     ):
         return None
-    terms, reads = list[LinkedTerm](), list[LinkedRead]()
+    terms, reads = list[nf.LinkedTerm](), list[nf.LinkedRead]()
     for place, each in enumerate(form.forms):
         found = [_number_read(table, sides, place, decay, read) for read in each.reads]
         if any(read is None for read in found):
@@ -231,35 +221,37 @@ def by_numbers(form: NormalForm) -> NormalForm | None:
             own = [w if other == place else ZERO for other in range(count)]
             writes = [ONE if other == place else ZERO for other in range(count)]
             if term.c != 0 or w != 0:
-                terms.append(LinkedTerm(term.x, term.c, tuple(own), tuple(writes)))
+                terms.append(nf.LinkedTerm(term.x, term.c, tuple(own), tuple(writes)))
     whole = tuple(node for each in form.forms for node in each.whole)
-    links = Links(first.key, first.value, tuple(terms), tuple(reads), whole)
+    links = nf.Links(first.key, first.value, tuple(terms), tuple(reads), whole)
     blocks = [[decay if p == q else ZERO for q in range(count)] for p in range(count)]
-    return NormalForm(LINKED, form.states, (), table.atoms, None, tuple(map(tuple, blocks)), links)
+    return nf.NormalForm(
+        nf.LINKED, form.states, (), table.atoms, None, tuple(map(tuple, blocks)), links
+    )
 
 
 def _number_read(
-    table: Table, sides: Roles, place: int, decay: sympy.Expr, read: Read
-) -> LinkedRead | None:
+    table: Table, sides: Roles, place: int, decay: sympy.Expr, read: nf.Read
+) -> nf.LinkedRead | None:
     """A read of a state that a number scales; None if it sums over more than the key axes."""
     if read.renamed or any(frozenset(part.axes) != sides.key for part in read.parts):
         return None
     parts = []
     for part in read.parts:
-        scale = table.times(decay, part.scale) if part.when == AFTER else part.scale
-        parts.append(LinkedPart(place, part.when == WRITTEN, part.covector, scale))
-    return LinkedRead(read.node, tuple(parts), read.free)
+        scale = table.times(decay, part.scale) if part.when == nf.AFTER else part.scale
+        parts.append(nf.LinkedPart(place, part.when == nf.WRITTEN, part.covector, scale))
+    return nf.LinkedRead(read.node, tuple(parts), read.free)
 
 
 def _read(
     states: Sequence[str], node: int, sums: Sequence[StateSum], free: sympy.Expr
-) -> LinkedRead:
+) -> nf.LinkedRead:
     """A read, with the states by their places."""
     parts = []
     for each in sums:
         name, version = each.version.rsplit("@", 1)
-        parts.append(LinkedPart(states.index(name), version == "1", each.covector, each.scale))
-    return LinkedRead(node, tuple(parts), free)
+        parts.append(nf.LinkedPart(states.index(name), version == "1", each.covector, each.scale))
+    return nf.LinkedRead(node, tuple(parts), free)
 
 
 __all__ = ["TooLong", "by_numbers", "linked"]

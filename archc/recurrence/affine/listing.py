@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import sympy
 
+from archc.recurrence.affine import form as nf
 from archc.recurrence.affine.atoms import Atom, Table, replaced
-from archc.recurrence.affine.form import (
-    AFTER,
-    DENSE,
-    MAX_PLUS,
-    WRITTEN,
-    LinkedRead,
-    LinkedTerm,
-    Links,
-    NormalForm,
-    Part,
-    Read,
-    StateForm,
-    Step,
-    Term,
-)
 
 SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
-def as_text(form: NormalForm) -> str:
+def as_text(form: nf.NormalForm) -> str:
     """The update and the reads of every state of a form, one line each.
 
         S' = alpha S
@@ -42,7 +28,7 @@ def as_text(form: NormalForm) -> str:
     return "\n".join(line for each in form.forms for line in writer.state(each))
 
 
-def readable(form: NormalForm, expr: sympy.Expr) -> sympy.Expr:
+def readable(form: nf.NormalForm, expr: sympy.Expr) -> sympy.Expr:
     """An expression with the spec's names for symbols and sympy functions for the others: a sum of
     products is `dot(product)`, the choice of c is `choice(c)`; for printing, with no axes."""
     table = Table(form.atoms)
@@ -60,10 +46,10 @@ def readable(form: NormalForm, expr: sympy.Expr) -> sympy.Expr:
 class _Writer:
     """Text of a form's expressions."""
 
-    def __init__(self, form: NormalForm) -> None:
+    def __init__(self, form: nf.NormalForm) -> None:
         self.form, self.table = form, Table(form.atoms)
 
-    def state(self, form: StateForm) -> list[str]:
+    def state(self, form: nf.StateForm) -> list[str]:
         """Head, micro-steps and reads of one state."""
         roles = (("key", form.key), ("value", form.value), ("shared", form.shared))
         axes = "; ".join(f"{r} {', '.join(map(str, own))}" for r, own in roles if own)
@@ -75,7 +61,7 @@ class _Writer:
             lines += [f"  {line}" for line in self._step(form.state, before, step)]
         return lines + [f"  {self._read(form, read)}" for read in form.reads]
 
-    def linked(self, links: Links) -> list[str]:
+    def linked(self, links: nf.Links) -> list[str]:
         """States that scale one another: their axes, what is written to them, updates and reads."""
         names = self.form.states
         axes = f"key {', '.join(map(str, links.key))}; value {', '.join(map(str, links.value))}"
@@ -92,7 +78,7 @@ class _Writer:
             lines.append(f"  {name} = {_sum([*parts, *own])}")
         return [*lines, *(f"  {self._linked_read(read)}" for read in links.reads)]
 
-    def _linked_row(self, term: LinkedTerm) -> str:
+    def _linked_row(self, term: nf.LinkedTerm) -> str:
         parts = [self.expr(term.c)] if term.c != 0 else []
         for name, read in zip(self.form.states, term.reads, strict=True):
             if read != 0:
@@ -101,7 +87,7 @@ class _Writer:
                 parts.append(f"-{text}" if negative else text)
         return _sum(parts)
 
-    def _linked_read(self, read: LinkedRead) -> str:
+    def _linked_read(self, read: nf.LinkedRead) -> str:
         parts = []
         for part in read.parts:
             name = self.form.states[part.state] + ("" if part.written else "[t-1]")
@@ -109,7 +95,7 @@ class _Writer:
         parts += [self.expr(read.free)] if read.free != 0 else []
         return f"%{read.node} = {_sum(parts)}"
 
-    def _coupled(self, form: StateForm) -> str:
+    def _coupled(self, form: nf.StateForm) -> str:
         row = self.form.blocks[self.form.states.index(form.state)]
         pairs = zip(row, self.form.states, strict=True)
         parts = [f"{self._factor(scale)}{name}[t-1]" for scale, name in pairs if scale != 0]
@@ -117,12 +103,12 @@ class _Writer:
             f"{form.state} = {' + '.join([*parts, *(self.expr(t.c) for t in form.steps[0].terms)])}"
         )
 
-    def _step(self, name: str, before: str, step: Step) -> list[str]:
-        if self.form.kind == MAX_PLUS:
+    def _step(self, name: str, before: str, step: nf.Step) -> list[str]:
+        if self.form.kind == nf.MAX_PLUS:
             parts = [f"{self.expr(step.decay)} + {before}", *(self.expr(t.c) for t in step.terms)]
             return [f"{name} = max({', '.join(parts)})"]
         lines, decayed = [], before
-        if self.form.kind == DENSE:
+        if self.form.kind == nf.DENSE:
             parts = [f"({self.expr(step.matrix)} . {before})"]
             parts += [f"{self._factor(step.decay)}{before}"] if step.decay != 0 else []
             lines, decayed = [f"{name}' = {' + '.join(parts)}"], f"{name}'"
@@ -133,7 +119,7 @@ class _Writer:
         terms = [self._term(t, decayed if t.after else before) for t in step.terms]
         return [*lines, f"{name} = {_sum([decayed, *terms])}"]
 
-    def _term(self, term: Term, state: str) -> str:
+    def _term(self, term: nf.Term, state: str) -> str:
         if term.w == 0:
             return self._scaled(term.x, term.c)
         negative = self.table.is_negative(term.w)
@@ -149,18 +135,18 @@ class _Writer:
             return f"-{self._scaled(x, -c)}"
         return f"{self._factor(x)}{self._factor(c)}".strip() or "1"
 
-    def _read(self, form: StateForm, read: Read) -> str:
+    def _read(self, form: nf.StateForm, read: nf.Read) -> str:
         parts = [self._part(form, part) for part in read.parts]
         parts += [self.expr(read.free)] if read.free != 0 else []
         return f"%{read.node} = {_sum(parts)}"
 
-    def _part(self, form: StateForm, part: Part) -> str:
+    def _part(self, form: nf.StateForm, part: nf.Part) -> str:
         last = len(form.steps) - 1
-        name = f"{form.state}[t-1]" if part.when != WRITTEN else form.state
-        name = f"{form.state}'" if part.when == AFTER else name
+        name = f"{form.state}[t-1]" if part.when != nf.WRITTEN else form.state
+        name = f"{form.state}'" if part.when == nf.AFTER else name
         step = (
             f" of step {part.step + 1}"
-            if (part.step, part.when) != (last, WRITTEN) and last
+            if (part.step, part.when) != (last, nf.WRITTEN) and last
             else ""
         )
         return f"{self._factor(part.scale)}({self.expr(part.covector)} . {name}{step})"
