@@ -436,8 +436,7 @@ def _blank_logits(model: nn.Module, kind: Any, slots: int) -> Tensor:
 
 
 def _seen(logits: Tensor) -> Tensor:
-    """The facts about logits [slots, vocab] that are needed before tokens are drawn, in one
-    tensor."""
+    """The facts about logits [slots, vocab] that drawing tokens needs, in one tensor."""
     return torch.stack([logits.argmax(-1), logits.isnan().any(-1).long()])
 
 

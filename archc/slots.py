@@ -24,8 +24,7 @@ from archc.runtime.paged import NOBODY, PAGE, Pages
 
 
 def alone(model: nn.Module) -> str | None:
-    """The reason why sequences of different lengths cannot be continued in one batch, if they
-    cannot."""
+    """The reason why sequences of different lengths cannot be in one batch; None if they can."""
     return unready(origin_of(model).layer)
 
 

@@ -1,5 +1,4 @@
-"""Python expressions as text with a precedence, so that brackets stand only where they are
-needed."""
+"""Python expressions as text with a precedence, so that brackets stand only where needed."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ Layout = Sequence[str]
 
 
 def aligned(value: Text, have: Layout, want: Layout) -> Text:
-    """`value` indexed so that it broadcasts against a tensor of layout `want`: `beta[...,
-    None]`."""
+    """`value` indexed to broadcast against a tensor of layout `want`: `beta[..., None]`."""
     if value.inner is not None:
         return prefixed(value.text[0], aligned(value.inner, have, want))
     order = [axis for axis in want if axis in have]
@@ -43,8 +42,7 @@ def permuted(value: Text, have: Layout, want: Layout) -> Text:
 
 
 def _new_axes(have: Layout, want: Layout) -> str:
-    """The index that puts a new axis where `have` lacks one of `want`; "" if broadcasting does
-    it."""
+    """The index with a new axis where `have` lacks one of `want`; "" if broadcasting does it."""
     marks = [":" if axis in have else "None" for axis in want]
     while marks and marks[0] == "None":
         marks.pop(0)

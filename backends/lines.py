@@ -141,8 +141,7 @@ def _filled(
 
 
 def laid_out(items: Sequence[str], lead: str, columns: int) -> list[str]:
-    """Items on as few lines as there is room for, a comma behind each if they are more than one
-    line."""
+    """Items on as few lines as have room, a comma behind each if they are more than one line."""
     whole = lead + ", ".join(items)
     if len(items) == 1 or len(whole) <= columns:
         return [whole]

@@ -1,5 +1,4 @@
-"""Text of a Python file: lines at an indentation, names that cannot clash, comments that cite
-the spec."""
+"""Text of a Python file: indented lines, names that cannot clash, comments that cite the spec."""
 
 from __future__ import annotations
 
@@ -88,8 +87,7 @@ def reserved() -> frozenset[str]:
 
 
 class Names:
-    """Hands out identifiers that are valid, unused in this scope, and as close to the hint as
-    can be."""
+    """Gives out identifiers that are valid, unused in this scope, and close to the hint."""
 
     def __init__(self, taken: Iterable[str] = ()):
         self.taken = set(taken)
@@ -158,8 +156,7 @@ class Writer:
 
     @property
     def room(self) -> int:
-        """Columns that a line has behind its indentation; `margin` is what an outer block will
-        add."""
+        """Columns that a line has behind its indentation; `margin` is that of an outer block."""
         return COLUMNS - self.margin - len(INDENT) * self.depth
 
     def line(self, text: str = "", note: str = "") -> None:

@@ -1,5 +1,5 @@
-"""Which rows a program of few readers has: the heads that read one vector of a token, for each
-reader."""
+"""The rows of a program of few readers: for each reader the heads that read one vector of a
+token."""
 
 from __future__ import annotations
 

@@ -74,8 +74,7 @@ def recurrence(b: Builder, node: Node, given: Given) -> Cotangents:
 
 
 def _flow(b: Builder, node: Node, given: Given) -> _Flow:
-    """The captures and states that depend on an active operand and that a cotangent comes back
-    to."""
+    """The captures and states that depend on an active operand and that a cotangent reaches."""
     op, body = node.op, node.op.body
     inputs = {n.op.name: n.id for n in body if isinstance(n.op, ir.Input)}
     starts = node.operands[len(op.captures) :]

@@ -160,8 +160,7 @@ RULES: dict[type, Rule] = {
     ck.Scan: scans.scan,
     ck.Inverse: solutions.inverse,
 }
-"""The rule of each op, one entry an op: a chunk op has its own, where the graph around tells no
-more."""
+"""The rule of each op: a chunk op has its own, where the graph around tells no more."""
 complete("`RULES` of archc/autodiff/reverse.py", RULES, (*ir.OPS, *ck.CHUNK_OPS))
 
 PASSES_NOTHING = (ir.Noise, ir.Top, ck.Detach)

@@ -90,8 +90,7 @@ class Report:
     ceilings: Mapping[str, float]
 
     def failures(self) -> list[str]:
-        """The reasons why the run is not to be relied on: numbers of ours that are wrong or
-        missing."""
+        """The reasons not to rely on the run: numbers of ours that are wrong or missing."""
         found = list(self.broken)
         for case in self.cases:
             for entry in case.entries:

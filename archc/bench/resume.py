@@ -22,8 +22,7 @@ class OtherRun(ValueError):
 
 
 def key(job: Job) -> str:
-    """The key of a job, equal for the same job of an earlier run: the text that is timed, and
-    how."""
+    """The key of a job, equal for the same job of an earlier run: the text timed, and how."""
     text = (Path(job.folder) / "ours.py").read_text(encoding="utf-8")
     how = (job.sizes, job.what, job.batches, job.against, job.device, text)
     digest = hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()

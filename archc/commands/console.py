@@ -1,5 +1,4 @@
-"""The messages of the command line beside its product: findings, remarks, and the report of a
-crash."""
+"""Messages of the command line beside its product: findings, remarks, and the report of a crash."""
 
 from __future__ import annotations
 

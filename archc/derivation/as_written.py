@@ -116,8 +116,7 @@ class Typeset:
     # --- names ---
 
     def _target(self, target: tree.Target) -> Math:
-        """The left side of an assignment: a token in brackets is written, dims only say its
-        shape."""
+        """The left side of an assignment: a token in brackets is written, dims only say shapes."""
         items = target.items or ()
         return self._indexed(target.name, [i for i in items if _position(i) in self.names.tokens])
 

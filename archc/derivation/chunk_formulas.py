@@ -147,8 +147,7 @@ class ChunkFormulas:
         return row(self.state(self.last), EQUALS, begun, PLUS, *self._writes(Name("j"), self.last))
 
     def added(self) -> tuple[Math, Math]:
-        """The share of a chunk in the state, and the state after it, for writes that do not read
-        it."""
+        """The share of a chunk in the state, and the state after it, if no write reads it."""
         name = Name(self.rows.letters.of("Q"), (self.own.state,))
         begun = self.whole(self.last, self.state("0"))
         return (

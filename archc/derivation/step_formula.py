@@ -80,8 +80,7 @@ def _memory(telling: Telling) -> Iterator[Inline]:
 
 
 def letters(graph: Graph, captured: Mapping[str, int], stream: str, home: Span | None) -> Table:
-    """A table of the values that a block takes from outside: name, axes, and their place in the
-    spec."""
+    """The values that a block takes from outside: name, axes, and their place in the spec."""
     rows: list[tuple[Inline, ...]] = []
     for name, id in captured.items():
         node = graph[id]

@@ -1,5 +1,5 @@
-"""`attend`: what each token makes of the tokens it reads, as an Attend; sums and products
-between."""
+"""`attend`: the result of each token from the tokens it reads, as an Attend; sums between
+tokens."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ def declare(scope: Scope, name: str, span: Span, value: Lazy | Value) -> None:
 
 
 def given_anew(name: str) -> str:
-    """The name that the new value of a carried name is kept under; no name of a spec has a
-    space."""
+    """The name for the new value of a carried name; no name of a spec has a space."""
     return f"next {name}"
 
 

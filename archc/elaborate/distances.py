@@ -91,8 +91,7 @@ def _is_summed(graph: Graph, id: int) -> bool:
 
 
 def _reaches(graph: Graph, id: int, pair: set[str]) -> bool:
-    """Whether a function without a value for some numbers is taken of what a value makes of each
-    pair."""
+    """Whether a function with poles or a bounded domain is taken of a value of each pair."""
     found, waiting = {id}, [id]
     while waiting:
         current = waiting.pop()

@@ -300,8 +300,7 @@ def _apart(
 
 
 def settle(axes: Iterable[Axis], taken: Collection[str] = ()) -> tuple[Axis, ...]:
-    """Names of a result's axes: a lone `D'` is `D` again, of two the second is `D'`; heads are
-    `taken`."""
+    """Names of a result's axes: a lone `D'` is `D` again, of two one is `D'`; heads are `taken`."""
     settled: list[Axis] = []
     for axis in axes:
         name = axis.base

@@ -1,5 +1,4 @@
-"""Scans of chunks that a Recurrence joins: S after a chunk is kept * S + local, element by
-element."""
+"""Scans of chunks that a Recurrence joins: S after a chunk is kept * S + local, elementwise."""
 
 from __future__ import annotations
 

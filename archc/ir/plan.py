@@ -1,5 +1,4 @@
-"""The input of a backend: a layer, where it came from, and a small instance to check the file
-on."""
+"""The input of a backend: a layer, its origin, and a small instance to check the file on."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.sizes import Number, callee_sizes, evaluate, exact_number, plain, resolve_sizes
 
 Expected = Mapping[str, Mapping[int, float]]
-"""For each output of a layer, some elements: their place in the flattened tensor and their
-value."""
+"""For each output of a layer, some elements: places in the flattened tensor, and values."""
 
 
 @dataclass(frozen=True)

@@ -192,8 +192,7 @@ def _check_recurrence(op: ir.Recurrence, operands: list[Node], where: object) ->
 
 
 def _check_form(op: ir.Recurrence, form: ck.ChunkForm, operands: list[Node], where: object) -> None:
-    """The forward graph has the Recurrence's results, and the backward one a gradient of its
-    inputs."""
+    """The forward graph has the Recurrence's results, the backward one gradients of its inputs."""
     given = dict(zip(op.captures, (node.type for node in operands), strict=False))
     given |= {ck.start(state.name): Type(state.axes) for state in op.states}
     check_graph(form.forward, where, given)

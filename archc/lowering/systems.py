@@ -19,8 +19,7 @@ from archc.tile.compose import size
 from archc.tile.handle import Tile
 
 LARGEST = 1024.0
-"""The largest entry of an inverse that float16 has room for when it is multiplied by it once
-more."""
+"""The largest entry of an inverse that float16 has room for when it is multiplied once more."""
 
 QUERY = "p"
 """The name of the vector that a system's body multiplies by the matrix."""

@@ -24,8 +24,7 @@ Known = Mapping[int, Interval]
 
 @dataclass(frozen=True)
 class NoLog:
-    """The reason why a value has no logarithm: the node that stopped it (an id of the graph), in
-    words."""
+    """The reason why a value has no logarithm: the node that stopped it (an id), in words."""
 
     node: int
     reason: str

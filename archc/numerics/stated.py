@@ -47,7 +47,7 @@ def _before(layer: ir.Layer, id: int, given: Given) -> Interval:
 
 
 def recurrences(layer: ir.Layer) -> dict[int, ir.Layer]:
-    """The layer, of those reached from this one, that each recurrence is in, by the id of its
+    """The layer that each recurrence is in, of those reached from this one, by the id of its
     body."""
     found: dict[int, ir.Layer] = {}
     seen: set[int] = set()

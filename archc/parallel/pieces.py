@@ -135,16 +135,14 @@ def _waits(graph: Graph, node: Node, heads: Places | None, tokens: Mapping[int, 
 
 
 def _kind(node: Node, apart: bool) -> str:
-    """The kind of a piece that a value belongs to; `apart`: a recurrence or an attend has its
-    own."""
+    """The kind of a piece that a value belongs to; `apart`: one of a recurrence or an attend."""
     if isinstance(node.op, ir.Recurrence | ir.Attend) and apart:
         return RECURRENCE if isinstance(node.op, ir.Recurrence) else ATTEND
     return CALL if isinstance(node.op, ir.Call) else BETWEEN
 
 
 def weights_alone(graph: Graph) -> frozenset[int]:
-    """Values made of parameters and constants alone: each process computes them where it reads
-    them."""
+    """Values made of parameters and constants alone: each process computes its own."""
     found: set[int] = set()
     for node in graph:
         source = isinstance(node.op, ir.Constant | ir.Delta | ir.Position | ir.Param)

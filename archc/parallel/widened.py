@@ -53,8 +53,7 @@ class Layout:
         return moved.reshape(count, -1, moved.shape[-1])
 
     def back(self, matrices: Tensor, like: Tensor) -> Tensor:
-        """The value that matrices stand for; all axes but the column are as long as those of
-        `like`."""
+        """The value that matrices stand for; all axes but the column have the lengths of `like`."""
         order = self.order()
         sizes = [like.shape[i] for i in order[:-1]]
         moved = matrices.reshape(*sizes, matrices.shape[-1])

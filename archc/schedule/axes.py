@@ -1,5 +1,4 @@
-"""The reduction dims of an op: axes along which a result depends on other positions of the
-operands."""
+"""The reduction dims of an op: axes along which a result depends on other positions of operands."""
 
 from __future__ import annotations
 
@@ -99,5 +98,4 @@ REDUCTION_DIMS: dict[type, Callable[[Any], tuple[str, ...]]] = complete(
     },
     (op for op in ir.OPS if op is not ir.Contract),
 )
-"""The dims that ops of the layer IR look along, but for products, which know them by their
-operands."""
+"""The dims that ops of the layer IR look along; those of products depend on their operands."""

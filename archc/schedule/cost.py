@@ -32,8 +32,7 @@ AGAIN = 10.0
 """How much faster than memory the second cache gives what programs read again."""
 
 SUSTAINED = 0.28
-"""The share of their peak that operations outside products reach: their operands wait for one
-another."""
+"""The share of their peak that operations outside products reach: operands wait for one another."""
 
 TURN = 0.78e-6
 """Seconds that a walk waits at each chunk where what it does with a state follows on the last."""

@@ -1,5 +1,4 @@
-"""The decisions that cut a graph into kernels, with their reasons: as data, from the kernels
-alone."""
+"""The decisions that cut a graph into kernels, with reasons: as data, from the kernels alone."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite
 
 Differentiated = tuple[Graph, Graph, tuple[str, ...]]
-"""A graph with what it saves as further outputs, the backward graph, and the names of what is
-saved."""
+"""A graph with its saved values as further outputs, the backward graph, and their names."""
 
 
 Differentiate = Callable[[Graph, Sequence[str], Sequence[str]], Differentiated]

@@ -85,8 +85,7 @@ def considered(graph: Graph, recurrence: Node) -> Iterator[Prologue]:
 
 
 def _alone(graph: Graph, recurrence: Node, capture: int) -> list[Node]:
-    """The elementwise ops along the tokens that nothing but a capture of a Recurrence is made
-    of."""
+    """The elementwise ops along the tokens that only a capture of a Recurrence is made of."""
     kept = {*graph.outputs.values(), *recurrence.operands[len(recurrence.op.captures) :]}
     found = dict[int, Node]()
     for node in reversed([*graph]):

@@ -72,8 +72,7 @@ def _without_unread(graph: Graph) -> Graph:
 
 
 def _is_joined(graph: Graph, node: Node) -> bool:
-    """Whether a node is a Recurrence that joins scans which are larger than what they are made
-    of."""
+    """Whether a node is a Recurrence that joins scans which are larger than their operands."""
     if not isinstance(node.op, ir.Recurrence) or not is_joining(node.op):
         return False
     last = [graph[o] for o in node.operands[:2]]

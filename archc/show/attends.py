@@ -1,5 +1,4 @@
-"""The computation of each attend on a GPU: torch's own attention, kernels that fold, or all
-pairs."""
+"""The computation of each attend on a GPU: torch's attention, kernels that fold, or all pairs."""
 
 from __future__ import annotations
 

@@ -209,8 +209,7 @@ def _of_kernel(plan: Planned, part: Part, kernel: Kernel) -> Iterator[str]:
 
 
 def _holds(plan: Planned, part: Part, cost: Cost) -> str:
-    """The most that a program has on chip at a time; a walk of tokens alone has room, or is
-    none."""
+    """The most that a program has on chip at a time; a walk of tokens has room, or is none."""
     chip, most = cost.chip, 4 * plan.conditions.device.budget.registers
     over = chip.registers > most and not _by_token(part)
     spills = ", more than there are: it spills" if over else ""

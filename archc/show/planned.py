@@ -1,5 +1,4 @@
-"""The plan of a GPU for each recurrence: its kernels, their costs at some sizes, and the
-reasons."""
+"""The plan of a GPU for each recurrence: its kernels, costs at some sizes, and the reasons."""
 
 from __future__ import annotations
 

@@ -234,8 +234,7 @@ def _copied(s: lang.Statement, integers: Integers, dtypes: Mapping[str, str]) ->
 
 
 def _room(launch: Launch, room: Room) -> Iterator[Refusal]:
-    """Whether what is held at a time fits into registers, and what products read into shared
-    memory."""
+    """Whether all that is held at a time fits into registers, and operands into shared memory."""
     chip, name = launch.on_chip(), launch.largest().name
     if chip.shared > room.shared:
         reason = (

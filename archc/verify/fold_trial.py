@@ -129,8 +129,7 @@ class FoldTrial:
         return {}, {}
 
     def interpreted(self, program: Program, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The outputs of a program, run by the interpreter after the verifier has found no
-        fault."""
+        """The outputs of a program, run by the interpreter after the verifier found no fault."""
         assert not verify(program), [*map(str, verify(program))]
         table, count = self.programs(program)
         sizes = {**self.sizes, **count}

@@ -44,8 +44,7 @@ class Checkpoint:
 
 
 def checkpoint(folder: Path) -> Checkpoint:
-    """The checkpoint in a folder; ArchError E0041 for a file that is missing, torn or no such
-    file."""
+    """The checkpoint in a folder; ArchError E0041 for a file that is missing or torn."""
     config = _json(folder / CONFIG)
     if (folder / INDEX).exists():
         names = _json(folder / INDEX).get("weight_map", {})

@@ -1,5 +1,4 @@
-"""The sizes and options of a layer as arguments of its class: defaults, checks, and what is
-passed on."""
+"""The sizes and options of a layer as arguments of its class: defaults, checks, and handing on."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ def shown(layer: ir.Layer, root: bool) -> list[ir.Arg]:
 
 
 def is_size(layer: ir.Layer, name: str) -> bool:
-    """Whether an argument is a whole number: by its symbol, or as a size of a layer that is
-    called."""
+    """Whether an argument is a whole number: by its symbol, or as a size of a called layer."""
     symbol = next(a.symbol for a in layer.args if a.symbol is not None and a.name == name)
     if symbol.is_integer:
         return True
@@ -44,8 +42,7 @@ def is_size(layer: ir.Layer, name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def symbols_of(layer: ir.Layer) -> frozenset[str]:
-    """Names of the sizes and options that a layer's graph depends on, through the layers it
-    calls too."""
+    """Names of the sizes and options that a layer's graph, or a layer it calls, depends on."""
     names = set(
         _symbols(
             requirement.condition for requirement in layer.requirements if not requirement.settled

@@ -1,5 +1,4 @@
-"""A called layer becomes a sub-module and a line that calls it; a stack of layers becomes a
-loop."""
+"""A called layer becomes a sub-module and a line that calls it; a stack of layers, a loop."""
 
 from __future__ import annotations
 

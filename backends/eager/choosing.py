@@ -111,8 +111,7 @@ def with_truth_values(scope: Scope, values: Mapping[str, Value]) -> dict[str, Va
 
 
 def by_tokens(value: Value, op: ir.Attend) -> Value:
-    """An input with a value for each token, its dims in the order [B, T, ...]: parts of it are
-    taken."""
+    """An input with a value for each token, its dims in the order [B, T, ...], to be cut."""
     stream = next((n for n in (op.reader.name, op.source) if n in value.layout), None)
     if stream is None or "batch" not in value.layout:
         return value

@@ -212,8 +212,7 @@ class ChunkedFunction(RecurrenceFunction):
     def write_run(
         self, writer: Writer, chunks: str, made: list[str], given: list[str], op: bool = False
     ) -> None:
-        """The call for all chunks; an op of torch gives one result as it is, a function in a
-        tuple."""
+        """The call for all chunks; an op of torch gives one result itself, a function a tuple."""
         left = ", ".join(made) + (", *_" if self.form.saved else "")
         left += "," * (left == made[0] and not op)
         writer.call(f"{left} = {chunks}(", [*given, "chunk"], ")")

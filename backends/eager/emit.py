@@ -97,8 +97,7 @@ def emit_function(
     by_folds: Callable[..., Any] | None = None,
     by_regions: Callable[..., Any] | None = None,
 ) -> str:
-    """A file with the function of a layer that has no parameters: `o, state = name(q, k, v,
-    ...)`."""
+    """A file with the function of a layer without parameters: `o, state = name(q, k, v, ...)`."""
     file = File(
         by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops, by_folds=by_folds,
         by_regions=by_regions,

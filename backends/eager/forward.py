@@ -224,8 +224,7 @@ class Forward:
         return parts[::-1]
 
     def _may_miss(self, id: int, op: ir.Input) -> bool:
-        """Whether an input may be left out: it is optional, or a state can hold what was made of
-        it."""
+        """Whether an input may be left out: it is optional, or a state can hold its values."""
         return op.optional or (id in self.memory.other and bool(self.own))
 
     def _checks(self, writer: Writer) -> None:
@@ -372,8 +371,7 @@ class Forward:
         writer.line(f"state = self.initial_state({self.rows}, {kind})")
 
     def _other_sequences(self) -> None:
-        """Values made from other sequences: computed where those are given, else those of the
-        state."""
+        """Values made from other sequences: computed if those are given, else of the state."""
         scope, graph = self.scope, self.layer.graph
         scope.needed_by(self.memory.other)
         outer, scope.writer = scope.writer, Writer(margin=12)

@@ -21,8 +21,7 @@ from archc.ir.routes import routes
 
 @dataclass(frozen=True)
 class LinearMap:
-    """The dims of a parameter that a product makes, and those that it sums over, by their
-    places."""
+    """The dims of a parameter that a product makes, and those that it sums over, by place."""
 
     made: tuple[int, ...]
     summed: tuple[int, ...]

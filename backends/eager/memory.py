@@ -226,8 +226,7 @@ def stream_of(axes: Sequence[Axis]) -> Axis | None:
 
 
 def _grows(axis: Axis) -> bool:
-    """Whether an axis gets longer with the layer's own tokens: these, blocks of them, tokens
-    read."""
+    """Whether an axis gets longer with the layer's own tokens: these, blocks, tokens read."""
     return axis.name == "t" or axis.size.has(TIME.size, T_SEEN)
 
 

@@ -113,8 +113,7 @@ def _total_of_scores(scope: Scope, node: Node, value: Value) -> Value:
 
 
 def _whole_of_each(scope: Scope, node: Node, value: Value, kept: Sequence[str]) -> Value:
-    """`whole_of_each(x, "sum", sequence_rows)`: of all tokens, or chunks, of each packed
-    sequence."""
+    """`whole_of_each(x, "sum", sequence_rows)`: all tokens, or chunks, of each packed sequence."""
     rows, axis = scope.packed, scope.graph[node.operands[0]].type.axis(node.op.axes[0])
     if axis.size.has(CHUNK):
         rows = call("by_chunks", rows)
@@ -257,8 +256,7 @@ def _narrowed(scope: Scope, node: Node, start: Text, axis: Axis) -> Value:
 
 
 def scatter(scope: Scope, node: Node) -> Value:
-    """Sums by index, as a product with a one-hot matrix: an index that is out of range adds
-    nothing."""
+    """Sums by index, as a product with a one-hot matrix: an index out of range adds nothing."""
     value, index = (scope.value(operand) for operand in node.operands)
     value, into, layout = scope.as_data(scope.real(value)), node.op.into, scope.node_layout(node)
     hot = Text(scope.names.fresh(f"{scope.target(node.id)}_rows"))

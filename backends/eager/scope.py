@@ -1,5 +1,4 @@
-"""Emission of one graph into the body of one function: what becomes a line, and what stays
-inside one."""
+"""Emission of one graph into the body of one function: lines, and expressions inside them."""
 
 from __future__ import annotations
 
@@ -188,8 +187,7 @@ class Scope:
         return self.values[id]
 
     def _fitting(self, node: Node) -> Value:
-        """The node's expression; its longest operands get lines of their own until it fits into
-        one."""
+        """The node's expression; its longest operands get lines of their own until it fits one."""
         value = self.emit(node)
         while len(value.text.text) > self.writer.room - len(self.hint(node)) - 9:
             inner = [
@@ -221,8 +219,7 @@ class Scope:
         self.values[id] = Value(Text(name), value.layout, value.kind)
 
     def hint(self, node: Node) -> str:
-        """The node's name; or one made from what it combines, or from the value that it goes
-        into."""
+        """The node's name; or one made from its operands, or from the value that it goes into."""
         called = node.name or given_name(self.graph, node.id)
         if called is not None:
             return called
@@ -255,8 +252,7 @@ class Scope:
     # --- shapes ---
 
     def layout(self, axes: Sequence[Axis]) -> tuple[str, ...]:
-        """The order of a value's dims: that of its type, with reader and read last in a pair's
-        body."""
+        """The order of a value's dims: that of its type, in a pair's body reader and read last."""
         names = tuple(axis.name for axis in axes)
         if self.pair is None or not set(self.pair) <= set(names):
             return names
@@ -347,8 +343,8 @@ class Scope:
         return self.sizes.get(size, size)
 
     def ask(self, text: str) -> str:
-        """Note that the names in a text must be defined at the head of the function, or handed
-        to it."""
+        """Note that names in a text must be defined at the head of the function, or be
+        arguments."""
         self.asked |= set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
         return text
 

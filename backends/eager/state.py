@@ -94,8 +94,7 @@ def initial_state(parts: Parts) -> Writer:
 
 
 def first(parts: Parts, scope: Scope, field: Field, real: str, wide: str) -> str:
-    """The first value of a field; `real` and `wide` are the device and dtype of values and
-    states."""
+    """The first value of a field; `real` and `wide`: device and dtype of values and states."""
     node = parts.layer.graph[field.node] if field.node >= 0 else None
     given = "batch, capacity, device, dtype" if parts.file.slots else "batch, device, dtype"
     if node is None:

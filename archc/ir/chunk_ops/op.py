@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from archc.ir.named import Named
 
 Cotangents = list[int | None]
-"""The cotangent of each operand: a node with no axes but the operand's, or None where nothing
-passes."""
+"""The cotangent of each operand: a node with the operand's axes or fewer, None for no cotangent."""
 
 
 class Gradients(Protocol):

@@ -131,7 +131,7 @@ def _roles(
     steps: Sequence[Raw],
     queries: Sequence[StateSum],
 ) -> Roles:
-    """Axes that are neither key nor copies are value axes, unless the key side varies along
+    """Axes that are neither key nor copies are value axes, if the key side is the same along
     them."""
     mixed: set[str] = set()
     corrected = any(raw.corrections for raw in steps)

@@ -58,8 +58,7 @@ def _apart(form: NormalForm, given: Collection[str]) -> Iterator[NormalForm]:
 
 
 def without_laws(recurrence: ir.Recurrence) -> ir.Recurrence:
-    """The Recurrence without laws and the summaries of tokens, once its chunked form has been
-    made."""
+    """The Recurrence without laws and the summaries of tokens, once its chunked form is made."""
     if not recurrence.laws:
         return recurrence
     body = recurrence.body.copy()

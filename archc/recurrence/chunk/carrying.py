@@ -1,5 +1,4 @@
-"""The body of the Recurrence along the chunks: from the state before a chunk to the state after
-it."""
+"""The body of the Recurrence along the chunks: from the state before a chunk to that after it."""
 
 from __future__ import annotations
 

@@ -242,8 +242,8 @@ class MatrixForm:
         return None if gate is None else self.frame.sums(gate, exclusive=exclusive)
 
     def _carry(self) -> None:
-        """The Recurrence along the chunks, the state before each of them and what each row
-        wrote."""
+        """The Recurrence along the chunks, the state before each, and the rows that were
+        written."""
         frame = self.frame
         unknown, inverse = self._system()
         self.reads_state = []

@@ -21,8 +21,7 @@ from archc.recurrence.chunk.frame import settled
 def summary_graph(
     recurrence: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
 ) -> Graph:
-    """The parts of the summary of all tokens, of which there is at least one. Raises
-    StateNeeded."""
+    """The parts of the summary of all tokens; there is at least one. Raises StateNeeded."""
     work = _Summary(recurrence, captures, known)
     for law in recurrence.laws:
         work.add(law)

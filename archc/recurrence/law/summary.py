@@ -309,8 +309,7 @@ class _Summaries(Derivation):
     def _identities(
         self, form: NormalForm, squares: Sequence[ir.State], row: Axis, column: Axis
     ) -> int:
-        """The final linked states that began as the identity, one after the other, the others as
-        0."""
+        """The final linked states that began as the identity, one at a time, the others as 0."""
         frame, zero = self.frame, self.frame.number(0)
         assert form.links is not None, "linked states have links"
         axes = zip(form.links.key, squares[0].axes[-len(form.links.key) :], strict=True)
