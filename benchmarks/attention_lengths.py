@@ -24,7 +24,8 @@ from typing import Any
 import torch
 
 import archc
-from benchmarks.rows import Record, arguments, peak, timed
+from archc.bench.clock import peak
+from benchmarks.rows import Record, arguments, timed
 
 WIDE = {"d": 1024, "H": 8}
 ROWS: dict[str, dict[str, Any]] = {

@@ -50,8 +50,8 @@ class NotWeightedSum(Exception):
 
 
 Found = WeightedSum | Between | Refusal
-"""What a sum over the tokens read is: a fold, one through matrices of the tokens between, or why it
-is none."""
+"""A sum over the tokens read: a fold, one through matrices of the tokens between, or the reason why
+it is neither."""
 
 
 def folds(attend: ir.Attend, slopes: Slopes) -> tuple[Found, ...]:
@@ -378,7 +378,7 @@ class Reading:
         return streams[0] if streams and role != "same" else ""
 
     def _name(self, node: Node, role: str, summed: bool) -> str:
-        """What a source is called in kernels."""
+        """The name of a source in kernels."""
         called = node.name or next(
             (self.body[o].name for o in node.operands if self.body[o].name), None
         )

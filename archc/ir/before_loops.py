@@ -19,7 +19,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite
 
 FREE = (ir.Elementwise, ir.Contract, ir.Constant)
-"""What is made before a loop if a product that stands there needs it."""
+"""Ops that move before a loop if a product that moves there needs them."""
 
 
 def parameters_before(layer: ir.Layer) -> ir.Layer:

@@ -26,9 +26,9 @@ def forward(fold: WeightedSum, name: str = "attend") -> Program:
 def summed(
     w: Sweep, values: Source | None, first: Tile | None = None, before: Sequence[Tile] = ()
 ) -> list[Tile]:
-    """What a program of readers finds: the sum of the values that it walks, and of a softmax the
-    largest score and the sum of weights before it. `first`: whether what enters a softmax's total
-    alone is counted here, where it is not always. `before`: what was found of other tokens."""
+    """The sums of a program of readers over the values that it walks, and of a softmax the largest
+    score and the sum of weights before it. `first`: whether what enters a softmax's total alone is
+    counted here, where it is not always. `before`: the same sums of other tokens, to begin with."""
     k, fold = w.k, w.fold
     w.stand_at()
     fixed = w.loaded("same", None, ())

@@ -87,8 +87,8 @@ def _meets(graph: Graph, stream: str) -> bool:
 
 
 class Joining:
-    """What a module of kernels calls in the place of two functions: where one of its functions is
-    called by `with joining.all_of(..)`, segments are those of all processes."""
+    """A stand-in for two functions of a module of kernels: where one of its functions is called by
+    `with joining.all_of(..)`, segments are those of all processes."""
 
     def __init__(self, module: Any):
         self.module = module
@@ -152,7 +152,7 @@ class Joining:
         return made
 
     def _told(self, kernel: Any, own: list[Tensor], sequences: int) -> list[Tensor]:
-        """What is read of each segment, of all processes: segments of a sequence one after the
+        """The summaries of each segment, of all processes: segments of a sequence one after the
         other. A function that begins again, once its kernels are compiled, is told the same."""
         assert self.ranks is not None
         if kernel not in self.known:
@@ -177,7 +177,7 @@ class Joining:
 
 
 def joining(module: ModuleType) -> Joining:
-    """What stands in the place of a module's functions, made once."""
+    """The stand-in for a module's functions, made once."""
     known = vars(module)
     if "joining" not in known:
         known["joining"] = Joining(module)
@@ -215,8 +215,8 @@ def by_segments(
     ranks: Ranks, joined: Joining, name: str, call: Callable[..., Any], values: Sequence[Tensor],
     first: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """What a piece makes of this process's part of the sequence, with `first` as the state before
-    all tokens: all processes start from it, and the first one learns it."""
+    """The results of a piece for this process's part of the sequence, with `first` as the state
+    before all tokens: all processes start from it, and the first one learns it."""
     states = [*first] if ranks.rank == 0 else [x.detach() for x in first]
     given = [*values, *states]
 

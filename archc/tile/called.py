@@ -121,7 +121,7 @@ class _Names:
     # --- words ---
 
     def word(self, value: lang.Value) -> str:
-        """What a value wants to be called."""
+        """The name that a value wishes for."""
         made = self.made.get(value)
         if value.hint:
             return value.hint
@@ -144,7 +144,7 @@ class _Names:
         return self._of_function(value, made) if isinstance(op, lang.Apply) else hint(op)
 
     def _of_function(self, value: lang.Value, made: lang.Statement) -> str:
-        """What the value of an elementwise function is called."""
+        """The name of the value of an elementwise function."""
         fn, given = made.op.function, made.operands
         if lang.kind(value.type.dtype) == "bool":
             ops = [s.op for s in self.users[value]]
@@ -180,7 +180,7 @@ class _Names:
         return f"{parts[0]}_{SIGNS[fn]}_{parts[1]}"
 
     def _of_sum(self, made: lang.Statement) -> str:
-        """What a value without one of its dims is called: a sum of products as these."""
+        """The name of a value without one of its dims: a sum of products is named as these."""
         (x,), (value,), fn = made.operands, made.results, made.op.function
         inner = self.made.get(x)
         product = inner is not None and inner.op == lang.Apply("mul") and not x.title
@@ -197,7 +197,7 @@ class _Names:
         return "_".join([*parts, *[word] * bool(word)])
 
     def _of(self, value: lang.Value) -> str:
-        """What a value adds to the name of another: its own name, without its number."""
+        """The part that a value adds to the name of another: its own name, without its number."""
         made = self.made.get(value)
         if made is not None and isinstance(made.op, (*SAME, lang.Cast)) and not value.title:
             return self._of(made.operands[0])

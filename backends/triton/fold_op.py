@@ -28,7 +28,7 @@ FEW = 16
 """Fewer readers than these share a program with heads."""
 WIDE = "torch.float32"
 Make = Callable[[WeightedSum, str], Program]
-"""What makes a program of a fold, of a name."""
+"""A function that makes a program of a fold, with a name."""
 
 
 class FoldOp:
@@ -183,7 +183,7 @@ class FoldOp:
 
     @property
     def kernel(self) -> Make:
-        """What makes the program of the values."""
+        """The function that makes the program of the values."""
         return forward
 
     def _program(self, make: Make, suffix: str) -> Program:
@@ -268,12 +268,12 @@ class FoldOp:
     # --- the gradient ---
 
     def _arriving(self) -> list[str]:
-        """What the gradient is given besides what the op was."""
+        """The arguments of the gradient besides those of the op."""
         kept = self.results if self.fold.softmax else []
         return [*self._slopes(), *kept]
 
     def _slopes(self) -> list[str]:
-        """What arrives at the results that a layer reads."""
+        """The cotangents of the results that a layer reads."""
         found = [] if self.fold.alone else ["d_o"]
         return found if self.fold.total is None else [*found, "d_lse"]
 
@@ -315,7 +315,7 @@ class FoldOp:
         self.file.sections.append(writer.text())
 
     def _kinds(self, writer: Writer) -> Iterator[tuple[Make, str]]:
-        """What makes the programs of the gradient, one after the other, each with its kind."""
+        """The functions that make the programs of the gradient, in order, each with its kind."""
         yield by_readers, "readers"
         yield by_tokens, "tokens"
         if self.fold.learned_lookups:

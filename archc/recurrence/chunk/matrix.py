@@ -365,7 +365,8 @@ class MatrixForm:
         return self._sum(parts)
 
     def _read_start(self, k: int, query: int, over: Collection[str], when: str) -> int:
-        """What rows read of the state before the chunk, summed over the axes of one side."""
+        """The values that rows read of the state before the chunk, summed over the axes of one
+        side."""
         frame, key = self.frame, over == self.key_names
         gates = (self.key_gate, self.value_gate) if key else (self.value_gate, self.key_gate)
         inner, outer = (self._decay(gate, when == BEFORE) for gate in gates)
