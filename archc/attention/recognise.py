@@ -528,6 +528,8 @@ class Reading:
             raise self.refuse("a product of matrices along the tokens between", node)
         if self.reader.name in tokens.type.names:
             raise self.refuse("what is summed between depends on the reader", node)
+        if "batch" not in tokens.type.names:
+            raise self.refuse("what is summed between is the same for all sequences", node)
         sides = (self.source(tokens, role=role, summed=True).name for role in ("reader", "read"))
         ends = [self._input(name, "real") for name in sides]
         total = Builder(self.graph, node.span).fn("sub", *ends)

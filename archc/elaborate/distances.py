@@ -8,7 +8,7 @@ function depends on it; of pairs that are read nothing changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import sympy
 
@@ -21,7 +21,7 @@ from archc.ir.graph import Graph, Node
 PARTIAL = {"log": 0, "sqrt": 0, "rsqrt": 0, "pow": 0, "div": 1}
 """Functions that have no value, or no slope, for some numbers: of which operand."""
 
-ZERO = sympy.Integer(0)
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 
 def settle(graph: Graph, reader: Axis, read: Axis, mask: int, bounds: Sequence[Linear]) -> None:
@@ -29,6 +29,7 @@ def settle(graph: Graph, reader: Axis, read: Axis, mask: int, bounds: Sequence[L
     that is not read. `bounds` are forms of the two positions that are at most 0 of pairs that are;
     `mask` is the node that says which are, and stays."""
     kept = {mask, *graph.ancestors(mask)}
+    _gather(graph, (reader, read), kept)
     found = {node.id: _distance(graph, node, (reader, read)) for node in list(graph)}
     for id, form in found.items():
         inner = all(found.get(user) is not None for user in graph.users(id))
@@ -50,6 +51,69 @@ def settle(graph: Graph, reader: Axis, read: Axis, mask: int, bounds: Sequence[L
             kept_in = build.fn(fn, value, build.number(sympy.expand(edge)))
             graph.substitute(value, kept_in)
             value = kept_in
+
+
+def _gather(graph: Graph, pair: tuple[Axis, Axis], kept: set[int]) -> None:
+    """Put the positions of a sum beside one another, where their terms are a distance and other
+    terms stand between: `3 + r * r + t - s` is `3 + r * r + (t - s)`."""
+    forms = {node.id: _linear(graph, node, pair) for node in list(graph)}
+    names = {axis.name for axis in pair}
+    for id, form in forms.items():
+        inner = any(graph[user].op in SUMS and forms.get(user) is None for user in graph.users(id))
+        if form is not None or graph[id].op not in SUMS or inner or id in kept:
+            continue
+        if not _reaches(graph, id, names):
+            continue
+        terms = list(_terms(graph, id, forms))
+        placed = [(factor, each) for factor, each in terms if names & {*graph[each].type.names}
+                  and forms[each] is not None]  # fmt: skip
+        far = Linear(ZERO, ZERO, ZERO)
+        for factor, each in placed:
+            own = forms[each]
+            far = far if own is None else far + own.times(factor)
+        if far.read != -far.reader or far.read == 0:
+            continue
+        build = Builder(graph, graph[id].span)
+        rest = [term for term in terms if term not in placed]
+        made = build.fn("add", _added(build, rest), _added(build, placed))
+        graph.substitute(id, made)
+
+
+SUMS = tuple(ir.Elementwise(fn) for fn in ("add", "sub", "neg"))
+
+
+def _terms(
+    graph: Graph, id: int, forms: Mapping[int, Linear | None], factor: sympy.Expr = ONE
+) -> Iterator[tuple[sympy.Expr, int]]:
+    """What a value is the sum of, and the number that each is multiplied by; forms of positions are
+    not taken apart."""
+    node = graph[id]
+    if forms[id] is None and node.op in SUMS:
+        last = -factor if node.op.fn in ("sub", "neg") else factor
+        *first, end = node.operands
+        for operand in first:
+            yield from _terms(graph, operand, forms, factor)
+        yield from _terms(graph, end, forms, last)
+        return
+    if forms[id] is None and node.op == ir.Elementwise("mul"):
+        for number, inner in (node.operands, node.operands[::-1]):
+            op = graph[number].op
+            if isinstance(op, ir.Constant) and graph[inner].op in SUMS:
+                yield from _terms(graph, inner, forms, factor * op.value)
+                return
+    yield factor, id
+
+
+def _added(build: Builder, terms: Sequence[tuple[sympy.Expr, int]]) -> int:
+    """The sum of terms."""
+    total: int | None = None
+    for factor, id in sorted(terms, key=lambda term: bool(term[0].is_negative)):
+        less = total is not None and bool(factor.is_negative)
+        own = -factor if less else factor
+        value = id if own == 1 else build.fn("mul", build.number(own), id)
+        total = value if total is None else build.fn("sub" if less else "add", total, value)
+    assert total is not None
+    return total
 
 
 def _distance(graph: Graph, node: Node, pair: tuple[Axis, Axis]) -> Linear | None:

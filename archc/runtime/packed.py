@@ -75,7 +75,8 @@ def run_packed(
     cut = {name: x if x is None else each_sequence(x, bounds) for name, x in tokens.items()}
     for members in alike_sequences(layer, bounds, state):
         given = {name: x if x is None else batch_of(x, members) for name, x in cut.items()}
-        given |= {name: state_rows(layer, x, members, count) for name, x in others.items()}
+        for name, x in others.items():
+            given[name] = state_rows(layer, x, members, count, f"`{name}`")
         made, after = run(**given, state=state_rows(layer, state, members, count))
         refuse_whole(layer, made, whole)
         for row, i in enumerate(members):

@@ -346,7 +346,11 @@ def segment(scope: Scope, node: Node) -> Value:
     own = [op.reader.name] if op.reader.name in value.layout else []
     rest = [n for n in value.layout if n not in ("batch", op.path, *own, *matrix)]
     have = ["batch", op.reader.name, op.read.name, *rest, *matrix]
-    arguments = [aligned(value.text, value.layout, ["batch", *own, op.path, *rest, *matrix])]
+    inner = [*own, op.path, *rest, *matrix]
+    if "batch" in value.layout:
+        arguments = [aligned(value.text, value.layout, ["batch", *inner])]
+    else:  # made of positions and parameters alone
+        arguments = [Text(f"{permuted(value.text, value.layout, inner).at(ATOM)}[None]")]
     piece = ("products_between" if matrix else "combined_between") + ("_for_each" if own else "")
     if scope.file.slots:
         at = "" if own else "[:, None]"
@@ -356,8 +360,9 @@ def segment(scope: Scope, node: Node) -> Value:
         arguments.append(scope.length(op.reader))
     if not matrix:
         arguments.append(Text({"sum": "torch.cumsum", "product": "torch.cumprod"}[op.kind]))
-    text = call(piece, *arguments)
-    layout = scope.node_layout(node)
+    text, layout = call(piece, *arguments), scope.node_layout(node)
+    if "batch" not in layout:
+        text, have = Text(f"{text.at(ATOM)}[0]"), have[1:]
     return Value(permuted(text, have, layout), layout, DATA)
 
 

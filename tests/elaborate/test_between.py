@@ -131,3 +131,59 @@ def test_what_cannot_be_added_between_two_tokens(line: str, code: str, help: str
     text = HEAD.format(heads="H") + body
     assert codes(text) == [code]
     assert help in refusal(text)
+
+
+@pytest.mark.parametrize("what", ["r", "r * g2[r]", "1 / (1 + r)"])
+def test_a_sum_of_positions_alone_is_the_same_for_all_sequences(what: str) -> None:
+    text = HEAD.format(heads="H") + (
+        "    g2 = 1 / (1 + position(q))\n" * ("g2" in what) + "    attend s <= t over H:\n"
+        f"        o = softmax(q[t].T @ k[s] - g[t] * (sum r in (s, t]: {what})) @ v[s]\n"
+        "    output o\n"
+    )
+
+    def formula(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Tensor:
+        at = torch.arange(q.shape[1]).double()
+        each = {"r": at, "r * g2[r]": at / (1 + at), "1 / (1 + r)": 1 / (1 + at)}[what]
+        total = each.cumsum(0)
+        score = torch.einsum("bthk,bshk->bhts", q, k)
+        score = score - g.mT[..., None] * (total[:, None] - total)
+        seen = at <= at[:, None]
+        return torch.einsum("bhts,bshv->bthv", weights(score, seen), v)
+
+    same(text, given(4), formula, H=4, G=4, K=3, V=2)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("3 + g[t] * g[t] + t - s", "3 + g[t] * g[t] + (t - s)"),
+        ("t - (s - g[s] * g[s]) + 1", "1 + g[s] * g[s] + (t - s)"),
+        ("2 * (t + g[t] * g[t]) - 2 * s + 4", "4 + 2 * g[t] * g[t] + 2 * (t - s)"),
+    ],
+)
+@pytest.mark.parametrize("fn", ["log({})", "sqrt({})", "1 / ({})"])
+def test_positions_of_a_sum_are_found_between_other_terms(fn: str, written: str, meant: str):
+    """Of pairs that are not read the argument is 0 here, and the slope of the function infinite."""
+    import archc
+
+    slopes = []
+    for each in (written, meant):
+        text = HEAD.format(heads="H") + (
+            "    attend s <= t over H:\n"
+            f"        o = softmax(q[t].T @ k[s] - {fn.format(each)}) @ v[s]\n    output o\n"
+        )
+        made = archc.parse(text).module(H=2, G=2, K=3, V=2, dtype=torch.float64)
+        q, k, v = (
+            torch.randn(2, 9, 2, n, generator=SEEDED, dtype=torch.float64) for n in (3, 3, 2)
+        )
+        g = torch.zeros(2, 9, 2, dtype=torch.float64, requires_grad=True)
+        x = [y.requires_grad_() for y in (q, k, v)] + [g]
+        with torch.no_grad():
+            g[:, ::2] = 0.5
+        slopes.append(torch.autograd.grad(made(*x).square().sum(), x))
+        SEEDED.manual_seed(0)
+    assert all(y.isfinite().all() for y in slopes[0])
+    torch.testing.assert_close(*slopes)
+
+
+SEEDED = torch.Generator().manual_seed(0)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import archc
 from archc.runtime import packed as runtime
 from archc.runtime.layers import told_by
 
@@ -195,3 +196,13 @@ def test_segments_of_sequences_have_all_of_their_chunks(lengths: list[int], leng
         used |= {*mine}
     others = [row.tolist() for each, row in enumerate(parts) if each not in used]
     assert all(row[4] >= row[5] for row in others)
+
+
+def test_another_sequence_has_a_row_for_each_of_packed_ones() -> None:
+    layer = archc.load("cross_attention").module(d=8, H=2, e=6)
+    x, c, borders = torch.randn(1, 9, 8), torch.randn(2, 5, 6), torch.tensor([0, 4, 9])
+    found = layer(x, c, cu_seqlens=borders)
+    alone = [layer(x[:, :4], c[:1]), layer(x[:, 4:], c[1:])]
+    torch.testing.assert_close(found, torch.cat(alone, 1))
+    with pytest.raises(ValueError, match="2 sequences, so must `c` be of 2, got 1"):
+        layer(x, c[:1], cu_seqlens=borders)
