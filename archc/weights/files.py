@@ -34,6 +34,14 @@ class Checkpoint:
         with _opened(self.homes[name]) as file:
             return file.get_tensor(name)
 
+    def length(self, name: str, dim: int) -> int | None:
+        """The length of a dim of a tensor; None if it is not there, or has no such dim."""
+        if name not in self.homes:
+            return None
+        with _opened(self.homes[name]) as file:
+            shape = file.get_slice(name).get_shape()
+        return shape[dim] if dim < len(shape) else None
+
     def dtype(self) -> torch.dtype:
         """The dtype of the first real tensor."""
         for name in self.homes:

@@ -50,7 +50,7 @@ def load(
     is named)."""
     table, there = table_for(*spec), files.checkpoint(folder)
     _expect(table, there.config)
-    sizes = {**_sizes(table, there.config), **table.fixed}
+    sizes = {**_sizes(table, there), **table.fixed}
     _expect_same(table, there.config, sizes)
     sizes |= given
     module = make(dtype=dtype or there.dtype(), device=device, **sizes)
@@ -172,13 +172,15 @@ def at(config: Mapping[str, Any], path: str) -> Any:
     return found
 
 
-def _sizes(table: Table, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes and options of the spec that config.json says."""
-    sizes = {}
+def _sizes(table: Table, there: files.Checkpoint) -> dict[str, Any]:
+    """Sizes and options of the spec that config.json says, or a tensor has."""
+    sizes, config = {}, there.config
     for name, where in table.sizes.items():
         if isinstance(where, str | list):
             paths = [where] if isinstance(where, str) else where
             value = next((x for path in paths if (x := at(config, path)) is not None), None)
+        elif "length" in where:
+            value = there.length(where["length"], where["dim"])
         elif "indices" in where:
             kinds = at(config, where["indices"])
             value = kinds and [place for place, kind in enumerate(kinds) if kind == where["of"]]
@@ -193,7 +195,7 @@ def _sizes(table: Table, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _config(table: Table, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """The config.json of a module with these sizes, by paths."""
-    config = {"pad_token_id": None, **table.expected}
+    config = {"pad_token_id": None, **table.expected, **table.written}
     sizes = {name: float(x) if name in table.reals else x for name, x in sizes.items()}
     for name, where in table.sizes.items():
         if name not in sizes:
@@ -202,7 +204,8 @@ def _config(table: Table, sizes: Mapping[str, Any]) -> dict[str, Any]:
             config[where if isinstance(where, str) else where[0]] = sizes[name]
             continue
         if "at" in where:
-            config[where["at"]] = None if sizes[name] == where["null"] else sizes[name]
+            nothing = "null" in where and sizes[name] == where["null"]
+            config[where["at"]] = None if nothing else sizes[name]
             continue
         chosen = set(sizes[name])
         count = int(sizes[where.get("count", "L")])

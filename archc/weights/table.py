@@ -9,6 +9,7 @@
     eps = ["rms_norm_eps", "layer_norm_eps"]  # the first that is there
     Q = { at = "q_lora_rank", null = 0 }      # null there is 0 here
     attention = { indices = "layer_types", of = "full_attention", other = "conv" }
+    f = { length = "layers.0.w1.weight", dim = 0, at = "ff_dim" }  # of a tensor; `at` if written
 
     [same]                                    # what repeats a size
     num_key_value_heads = "H"
@@ -18,6 +19,9 @@
 
     [expected]                                # what config.json must say: the spec can nothing else
     hidden_act = "silu"
+
+    [written]                                 # what a config.json that is written says beside
+    adjust_ff_dim = false
 
     [tensors]                                 # parameter = tensor, and how its dims lie there
     "E" = "model.embed_tokens.weight"
@@ -53,7 +57,7 @@ PART = re.compile(r"(\w+)\[(?:(\d+)|([\w+*]*):([\w+*]*))\]")
 SUFFIX = ".weights.toml"
 KEYS = {
     "model_type", "architecture", "sizes", "fixed", "expected", "tensors", "tied", "ignored",
-    "absent", "reals", "same",
+    "absent", "reals", "same", "written",
 }  # fmt: skip
 MAPS = ("neg_exp", "exp", "one_plus")
 """Functions from a tensor to a parameter: -exp(x), exp(x), 1 + x."""
@@ -105,6 +109,7 @@ class Table:
     absent: tuple[str, ...] = ()
     reals: tuple[str, ...] = ()
     same: Mapping[str, str] = field(default_factory=dict)
+    written: Mapping[str, Any] = field(default_factory=dict)
 
 
 def table_of(text: str, name: str) -> Table:
@@ -122,7 +127,7 @@ def table_of(text: str, name: str) -> Table:
         name, data["model_type"], data["architecture"], entries, data.get("sizes", {}),
         data.get("fixed", {}), data.get("expected", {}), data.get("tied", {}),
         tuple(data.get("ignored", ())), tuple(data.get("absent", ())), tuple(data.get("reals", ())),
-        data.get("same", {}),
+        data.get("same", {}), data.get("written", {}),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers import Lfm2Config, Lfm2ForCausalLM
 
 import archc
 from archc.diagnostics import ArchError
@@ -57,6 +58,25 @@ def test_there_and_back(spec: str, tmp_path: Path):
     assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 5
     for key, value in json.loads((tmp_path / "ours" / "config.json").read_text()).items():
         assert getattr(again.config, key) == value or key in ("dtype", "rope_parameters")
+
+
+def test_the_length_of_a_tensor(tmp_path: Path):
+    """LFM2 as it is published: the width of its SwiGLU is computed from what config.json says."""
+    given = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = Lfm2Config(
+        vocab_size=50, num_hidden_layers=2, block_ff_dim=300, full_attn_idxs=[1], **given
+    )
+    theirs = Lfm2ForCausalLM(config).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = archc.load("lfm2").from_pretrained(tmp_path / "theirs")
+    assert ours.f == 256  # 2 / 3 of 300, to a multiple of 256
+    archc.save_pretrained(ours, tmp_path / "ours")
+    again = Lfm2ForCausalLM.from_pretrained(tmp_path / "ours")
+    assert all(map(torch.equal, again.parameters(), theirs.parameters()))
+    with torch.no_grad():
+        wanted = theirs(TOKENS, use_cache=False).logits
+        assert difference(ours(TOKENS), wanted) < 1e-5
+        assert difference(again(TOKENS, use_cache=False).logits, wanted) < 1e-6
 
 
 def test_bfloat16_stays_and_sizes_can_be_given(folder: Path, tmp_path: Path):
