@@ -77,6 +77,9 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
         training, or with labels, returns none unless `use_cache` says so. `cu_seqlens` are borders
         of sequences that stand one after the other in a batch of 1.
         """
+        if not input_ids.shape[1] and isinstance(logits_to_keep, int) and logits_to_keep:
+            raise ValueError("logits behind the last token are asked for, and there is none: a "
+                             "prompt has one token at least")  # fmt: skip
         cache = _cache(past_key_values)
         if use_cache is None:
             use_cache = self.config.use_cache and labels is None and not self.training

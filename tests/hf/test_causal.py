@@ -170,6 +170,8 @@ def test_goes_on_from_past_key_values() -> None:
     torch.testing.assert_close(made, whole.logits)
     with pytest.raises(TypeError, match=r"must be an archc.hf.StateCache, got DynamicCache"):
         ours(x, past_key_values=DynamicCache())
+    with pytest.raises(ValueError, match="a prompt has one token at least"):
+        ours.generate(torch.zeros(1, 0, dtype=torch.int64), max_new_tokens=2, pad_token_id=0)
     with pytest.raises(ValueError, match="cannot be cut back"):
         third.past_key_values.crop(-1)
 
