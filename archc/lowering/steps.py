@@ -227,8 +227,7 @@ class Steps(Values):
 
     def _called(self, tile: Tile, name: str) -> Tile:
         """A tile by a name: the one that it has, if it stood already."""
-        known = tile.value.name.startswith(name)
-        return tile if known else tile.named(name)
+        return tile if tile.value.title == name else tile.named(name)
 
     def borders(self, axis: Axis) -> tuple[Tile, Tile]:
         """The first index of an axis, and the one after the last."""

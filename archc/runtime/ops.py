@@ -26,10 +26,11 @@ def new_op(
     gradient: Callable, keep: Callable | None = None,
 ) -> Callable:  # fmt: skip
     """An op of torch: what it does, what its results look like, and what its gradient is, from what
-    it keeps. It is called by the function that comes back, whose `op` it is."""
+    it keeps. It is called by the function that comes back, whose `op` it is. In the `schema` what
+    has no type is a tensor."""
     title, _, _ = schema.partition("(")
     name = f"{space.ns}::{title}"
-    schema, order = in_a_list(schema)
+    schema, order = in_a_list(f"{title}{with_types(schema.removeprefix(title))}")
     space.define(schema, tags=torch.Tag.pt2_compliant_tag)
     space.impl(title, spread_out(function, order), "CompositeExplicitAutograd")
     torch.library.register_fake(name, spread_out(fake, order), lib=space)
@@ -46,6 +47,18 @@ def new_op(
 
     vars(call)["op"] = listed
     return call
+
+
+def with_types(schema: str) -> str:
+    """The part of a schema in brackets, with a type for every name: (x, int n) -> (y)."""
+    given, _, made = schema.partition(" -> ")
+    if not made.startswith("("):
+        return schema
+    typed = (
+        ", ".join(each if " " in each else f"Tensor {each}" for each in part[1:-1].split(", "))
+        for part in (given, made)
+    )
+    return "({}) -> ({})".format(*typed)
 
 
 MOST_ARGUMENTS = 64
@@ -294,6 +307,39 @@ def each_alone(
             x = torch.cat([x, x.new_zeros(x.shape[0], room, *x.shape[2:])], 1)
         made.append(x)
     return tuple(made)
+
+
+def in_chunks(
+    run: Callable, given: tuple, rest: tuple, dtype: torch.dtype, cu_seqlens: Tensor | None,
+    kinds: str, made_kinds: str,
+) -> tuple:  # fmt: skip
+    """`run(*given, *rest)` in a dtype, the last of the `rest` the length of chunks; `each_alone` of
+    packed sequences."""
+    own = in_dtype(dtype, given)
+    if cu_seqlens is None:
+        return run(*own, *rest)
+    return each_alone(lambda *own: run(*own, *rest), cu_seqlens, rest[-1], own, kinds, made_kinds)
+
+
+def rows_and_chunks(
+    batch: int, tokens: int, cu_seqlens: Tensor | None, chunk: int
+) -> tuple[int, int]:
+    """How many sequences there are, and how many chunks: of packed ones the most that these can
+    need."""
+    if cu_seqlens is None:
+        return batch, -(-tokens // chunk)
+    sequences = cu_seqlens.shape[0] - 1
+    return sequences, (tokens + sequences * (chunk - 1)) // chunk
+
+
+def without_saved(function: Callable) -> Callable:
+    """A function that keeps nothing for a gradient: its last argument says so."""
+    return lambda *given: function(*given, False)
+
+
+def first_results(count: int, function: Callable) -> Callable:
+    """The first results of a function; one by itself."""
+    return lambda *given: function(*given)[:count] if count > 1 else function(*given)[0]
 
 
 def wrong_shapes(op: str, wanted: str, *tensors: Tensor) -> ValueError:

@@ -8,11 +8,13 @@ text has, so that files stand beside one another in one process.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from archc.backends.eager.file import File
 from archc.backends.eager.graph_function import GraphFunction, plain
 from archc.backends.eager.op import Op
+from archc.backends.lines import laid_out
 from archc.backends.writer import COLUMNS, INDENT, Writer, literals, quoted
 
 from archc.ir.value_names import cotangent
@@ -41,6 +43,16 @@ def use_space(file: File, title: str) -> None:
         file.sections.insert(0, f"SPACE = free_space({space}, {quoted(title)})")
 
 
+def op_text(name: str, schema: str, functions: Sequence[str]) -> str:
+    """The lines that make an op."""
+    room = COLUMNS - len(INDENT) - 1
+    texts = literals(schema, room)
+    called = "\n".join(laid_out([*functions], "", room)).splitlines()
+    called[-1] = f"{called[-1].rstrip(',')},"
+    lines = ["SPACE,", *texts[:-1], f"{texts[-1]},", *called]
+    return "\n".join([f"{name} = new_op(", *(INDENT + each for each in lines), ")"])
+
+
 class Ops:
     """The ops of one recurrence under construction: `eager` is its chunked form and the gradient of
     that in PyTorch, `fast` is what may do both instead."""
@@ -58,7 +70,7 @@ class Ops:
     def write(self) -> None:
         """The functions of both, the ops, and the function that calls them."""
         fits = self.fits = self.forward.fits()
-        forward = self.forward.function(fits), self.forward.fake()
+        forward = self.forward.function(fits, self._brief()), self.forward.fake()
         backward = self.backward.function(), self.backward.fake()
         more = [self._gradient(), self._keep()]
         name = f"{self.title}_gradient"
@@ -67,6 +79,10 @@ class Ops:
         self._more_ops()
         self._choice()
         self._ask_for_space()
+
+    def _brief(self) -> Op | None:
+        """The op that keeps nothing for a gradient, if there is one."""
+        return None
 
     def _more_ops(self) -> None:
         """Write the ops besides the two."""
@@ -77,14 +93,7 @@ class Ops:
 
     def _new(self, name: str, title: str, op: Op, functions: list[str]) -> None:
         """The line that makes an op."""
-        writer = Writer()
-        schema = literals(f"{title}{op.schema()}", COLUMNS - len(INDENT) - 1)
-        writer.line(f"{name} = new_op(")
-        writer.include([f"{INDENT}SPACE,", *(INDENT + each for each in schema)])
-        writer.lines[-1] += ","
-        writer.include([f"{INDENT}{each}," for each in functions])
-        writer.line(")")
-        self.file.sections.append(writer.text())
+        self.file.sections.append(op_text(name, f"{title}{op.schema()}", functions))
 
     # --- what autograd is told ---
 

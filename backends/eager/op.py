@@ -21,9 +21,9 @@ from archc.backends.lines import words
 from archc.backends.writer import Writer, quoted
 
 from archc.dims import Axis
-from archc.ir.chunk import CHUNK, is_end
+from archc.ir.chunk import CHUNK, final, is_end, start
 from archc.ir.graph import Type
-from archc.ir.value_names import primal
+from archc.ir.value_names import cotangent, primal
 
 if TYPE_CHECKING:
     from archc.backends.eager.chunked import ChunkedFunction
@@ -124,6 +124,11 @@ class Op(GraphFunction):
         return name
 
     def _output(self, name: str, layout: Sequence[str]) -> str:
+        like = self._like(name)
+        if like:
+            dtype = self._dtype(name)
+            kind = "" if dtype == f"{like}.dtype" else f", dtype={dtype}"
+            return f"{like}.new_empty({like}.shape{kind})"
         type = self.graph[self.graph.outputs[name]].type
         streams = any(axis.kind == "stream" for axis in type.axes)
         lengths = [self._length(type.axis(axis), streams) for axis in layout]
@@ -131,6 +136,16 @@ class Op(GraphFunction):
         if name in self.owner.form.saved:
             shape = " * ".join(lengths) + ","
         return f"{self.tensors[0]}.new_empty(({shape}), dtype={self._dtype(name)})"
+
+    def _like(self, name: str) -> str:
+        """The argument that has the shape of a gradient: its value, or of a state before the tokens
+        the gradient of that after them."""
+        value = primal(name)
+        if value is None:
+            return ""
+        after = next((cotangent(final(s)) for s in self.owner.states if value == start(s)), "")
+        found = self.arguments.get(value) or self.arguments.get(after, "")
+        return found if found in self.tensors else ""
 
     def _length(self, axis: Axis, streams: bool = True) -> str:
         if self.packed and axis.kind == "batch" and not streams:
@@ -144,15 +159,13 @@ class Op(GraphFunction):
         if not self.packed or not (counts or self.sequences in used):
             return lines
         batch = self.body.ask(self.body.lengths["batch"])
-        tokens = self.body.ask(self.body.lengths[self.stream.name]) if counts else ""
-        rows = f"({tokens} + {self.sequences} * (chunk - 1)) // chunk"
-        return [
-            *lines,
-            f"{self.sequences} = {batch}",
-            "if cu_seqlens is not None:",
-            f"    {self.sequences} = cu_seqlens.shape[0] - 1",
-            *(f"    {name} = {rows}" for name in counts),
-        ]
+        if not counts:
+            rows = f"{batch} if cu_seqlens is None else cu_seqlens.shape[0] - 1"
+            return [f"{self.sequences} = {rows}"]
+        tokens = self.body.ask(self.body.lengths[self.stream.name])
+        rows = f"rows_and_chunks({batch}, {tokens}, cu_seqlens, chunk)"
+        names = f"{self.sequences if self.sequences in used else '_'}, {counts[0]}"
+        return [f"{names} = {rows}", *(f"{name} = {counts[0]}" for name in counts[1:])]
 
     # --- what it does ---
 
@@ -207,36 +220,48 @@ class Op(GraphFunction):
                 return self.sequences
         return told_length(body, axis)
 
-    def function(self, fits: str = "") -> str:
-        """The function that does it; its name. `fits`: that of what looks at shapes first."""
+    def function(self, fits: str = "", brief: Op | None = None) -> str:
+        """The function that does it; its name. `fits`: that of what looks at shapes first; `brief`:
+        the op that keeps nothing for a gradient, which the same function does."""
         writer = Writer()
-        one = "[0]" if len(self.results) == 1 else ""
         writer.line("@as_op")
-        self._define(writer, self.name, self.every, [self.done()])
+        keep = ["keep=True"] * (brief is not None)
+        self._define(writer, self.name, [*self.every, *keep], [self.done()])
         if fits:
             self.refuse(writer, fits)
         if self.kept:
             self._in_shape(writer)
-        saved = len(set(self.owner.form.saved) & set(self.results))
-        self._by_kernels(writer)
+        self._by_kernels(writer, brief)
         writer.call("check_together(", [quoted(self.owner.title), *self.decisive], ")")
         dtypes = [self._dtype(name, eager=True) for name in self.results]
         writer.include(self._widths({"wide", *dtypes}))
         given = [*self.arguments.values()]
         writer.call("given = (", given, ",)" if len(given) == 1 else ")")
-        self._in_pytorch(writer)
+        self._in_pytorch(writer, brief)
+        self._settle(writer, dtypes, brief)
+        self._append(writer)
+        return self.name
+
+    def _settle(self, writer: Writer, dtypes: list[str], brief: Op | None) -> None:
+        """Lines that return what PyTorch made."""
+        saved = len(set(self.owner.form.saved) & set(self.results))
+        one = "[0]" if len(self.results) == 1 else ""
         before, after = (f"flat({saved}, ", ")") if saved else ("", one)
         made = "made" if len(self.eager.returned) == len(self.results) else "made[:{}]"
         made = made.format(len(self.results))
-        writer.call(f"return {before}settled(", [made, "given", *dtypes], f"){after}")
-        self._append(writer)
-        return self.name
+        if brief is None:
+            writer.call(f"return {before}settled(", [made, "given", *dtypes], f"){after}")
+            return
+        every = f"*({', '.join(dtypes)})[:count]"
+        writer.call("made = settled(", ["made[:count]", "given", every], ")")
+        alone = "[0]" if len(brief.results) == 1 else ""
+        writer.line(f"return {before}made{after} if keep else made{alone}")
 
     def done(self) -> str:
         """A sentence on what computes the op."""
         return f"`{self.eager.name}`, as an op of torch."
 
-    def _by_kernels(self, writer: Writer) -> None:
+    def _by_kernels(self, writer: Writer, brief: Op | None) -> None:
         """Lines that leave it to kernels, where there are some."""
 
     def _in_shape(self, writer: Writer) -> None:
@@ -253,21 +278,21 @@ class Op(GraphFunction):
         writer.include([*head, *lines])
         self.body = own
 
-    def _in_pytorch(self, writer: Writer) -> None:
+    def _in_pytorch(self, writer: Writer, brief: Op | None) -> None:
         """Lines that do it in PyTorch: packed sequences each by itself."""
         rest = [*self.eager.extra, "chunk"]
-        run, given = self._present(self.eager), "*in_dtype(wide, given)"
+        run = self._present(self.eager)
+        if brief is not None:
+            writer.line(f"count = {len(self.results)} if keep else {len(brief.results)}")
         if not self.packed:
-            writer.line(f"made = {run}({', '.join([given, *rest])})")
+            writer.call(f"made = {run}(", ["*in_dtype(wide, given)", *rest], ")")
             return
-        with writer.block("if cu_seqlens is None:"):
-            writer.line(f"made = {run}({', '.join([given, *rest])})")
-        with writer.block("else:"):
-            kinds = "".join(kind_of(node.type, self.layout(n)) for n, node in self.inputs.items())
-            made = "".join(self._made_kind(name) for name in self.results)
-            alone = f"lambda *own: {run}({', '.join(['*own', *rest])})"
-            parts = [alone, "cu_seqlens", "chunk", "in_dtype(wide, given)"]
-            writer.call("made = each_alone(", [*parts, quoted(kinds), quoted(made)], ")")
+        kinds = "".join(kind_of(node.type, self.layout(n)) for n, node in self.inputs.items())
+        made = quoted("".join(self._made_kind(name) for name in self.results))
+        made += "[:count]" * (brief is not None)
+        every = f"({', '.join(rest)}{',' * (len(rest) == 1)})"
+        given = [run, "given", every, "wide", "cu_seqlens", quoted(kinds), made]
+        writer.call("made = in_chunks(", given, ")")
 
     def _made_kind(self, name: str) -> str:
         type = self.graph[self.graph.outputs[name]].type
@@ -280,7 +305,7 @@ class Op(GraphFunction):
 
     def schema(self) -> str:
         """The types of its arguments and results, by name."""
-        made = ", ".join(f"Tensor {plain(name)}" for name in self.results)
+        made = ", ".join(map(plain, self.results))
         return f"({arguments_of(self, self.every)}) -> ({made})"
 
 
@@ -315,15 +340,15 @@ OPTIONS = {"chunk": "int", "training": "bool", "cu_seqlens": "Tensor?"}
 
 
 def arguments_of(function: GraphFunction, every: Sequence[str]) -> str:
-    """`Tensor q, Tensor k, Scalar eps, int chunk`: arguments with their types."""
+    """`q, k, Scalar eps, int chunk`: arguments with their types, but for tensors."""
     named = {argument: name for name, argument in function.arguments.items()}
     symbols = {str(s): s for node in function.graph for s in symbols_in((node.op, node.type))}
     kinds = {}
     for argument in every:
         if argument in named:
-            kinds[argument] = "Scalar" if function.is_number(named[argument]) else "Tensor"
+            kinds[argument] = "Scalar " if function.is_number(named[argument]) else ""
         elif argument in symbols and not symbols[argument].is_integer:
-            kinds[argument] = "bool" if argument == "training" else "Scalar"
+            kinds[argument] = "bool " if argument == "training" else "Scalar "
         else:
-            kinds[argument] = OPTIONS.get(argument, "SymInt")
-    return ", ".join(f"{kind} {argument}" for argument, kind in kinds.items())
+            kinds[argument] = f"{OPTIONS.get(argument, 'SymInt')} "
+    return ", ".join(f"{kind}{argument}" for argument, kind in kinds.items())

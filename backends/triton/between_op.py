@@ -147,7 +147,7 @@ class BetweenOp(FoldOp):
             name = self.arguments[source.name]
             writer.line(f"{name}_dtype = {name}.dtype")
         self._prepare(writer)
-        self._write_sizes(writer, [n for n in self._lengths() if n.startswith("N_")])
+        self._write_sizes(writer, [n for n in self._lengths() if n not in ("B", "S")])
         self._given(writer)
         writer.line("d_o = d_o.to(data)")
         names = [source.name for source in self.between.whole.sources]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from archc.backends.eager.file import File
-from archc.backends.eager.library import DIGEST
+from archc.backends.eager.library import DIGEST, op_text
 from archc.backends.triton.program_launch import ProgramLaunch, write_program
-from archc.backends.writer import COLUMNS, INDENT, Names, Writer, literals, quoted
+from archc.backends.writer import Names, Writer, quoted
 
 from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Source, WeightedSum
@@ -79,12 +79,13 @@ class FoldOp:
             self._backward_fake()
             self._keep()
             self._derive()
-            made = [f"Tensor {d}" for d in self._slots().values()]
-            arriving = [f"Tensor {name}" for name in self._arriving()]
-            self._new("gradient", arriving, made, "no_second_gradient_of_fold", "")
-            self._new("", [], [f"Tensor {n}" for n in self.results], "derive", "keep")
+            made = [*self._slots().values()]
+            arriving = [*self._arriving()]
+            self._new("gradient", arriving, made, ["no_second_gradient_of_fold"])
+            learning = [f"{self.title}_derive", f"{self.title}_keep"]
+            self._new("", [], [*self.results], learning)
         else:
-            self._new("", [], [f"Tensor {n}" for n in self.results], "no_gradient", "")
+            self._new("", [], [*self.results], ["no_gradient"])
         if not self.file.spaced:
             self.file.spaced = True
             space = quoted(f"{self.title}_{DIGEST}")
@@ -413,12 +414,10 @@ class FoldOp:
 
     # --- the ops ---
 
-    def _new(
-        self, suffix: str, before: list[str], made: list[str], gradient: str, keep: str
-    ) -> None:
-        """The line that makes an op."""
+    def _new(self, suffix: str, before: list[str], made: list[str], learning: list[str]) -> None:
+        """The line that makes an op; `learning`: what its gradient is, and what it keeps."""
         name = f"{self.title}_{suffix}" if suffix else self.title
-        tensors = [f"Tensor {name}" for name in self.arguments.values()]
+        tensors = [*self.arguments.values()]
         tensors += [f"Tensor? {name}" for name in self.borders]
         numbers = [
             f"{'SymInt' if symbol in self.wholes else 'float'} {argument}"
@@ -428,16 +427,7 @@ class FoldOp:
         schema = f"{name}({', '.join(given)}) -> ({', '.join(made)})"
         function = f"{self.title}_backward" if suffix else f"{self.title}_launch"
         fake = f"{self.title}_backward_fake" if suffix else f"{self.title}_fake"
-        own = [gradient if gradient.startswith("no_") else f"{self.title}_{gradient}"]
-        own += [f"{self.title}_{keep}"] if keep else []
-        writer = Writer()
-        writer.line(f"{name} = new_op(")
-        lines = literals(schema, COLUMNS - len(INDENT) - 1)
-        writer.include([f"{INDENT}SPACE,", *(INDENT + each for each in lines)])
-        writer.lines[-1] += ","
-        writer.include([f"{INDENT}{each}," for each in (function, fake, *own)])
-        writer.line(")")
-        self.file.sections.append(writer.text())
+        self.file.sections.append(op_text(name, schema, [function, fake, *learning]))
 
 
 def _d(name: str) -> str:

@@ -34,13 +34,22 @@ class KernelOps(Ops):
             name = self.file.names.fresh(f"{self.title}_infer")
             self.inference = KernelOp(owner, name, eager[0], owner.inference)
 
+    def _brief(self) -> KernelOp | None:
+        brief = self.inference
+        if brief is not None:
+            same = [name for name in self.forward.results if name in brief.results]
+            alike = brief.every == self.forward.every and same == [*brief.results]
+            assert alike and same == [*self.forward.results][: len(same)], "other results"
+        return brief
+
     def _more_ops(self) -> None:
         """The op that keeps nothing for a gradient, and that for few tokens."""
         if self.inference is not None:
-            self.inference.needs = self.forward.needs
-            functions = [self.inference.function(self.fits), self.inference.fake()]
+            count, forward = len(self.inference.results), self.forward.name
+            fake = f"first_results({count}, {forward}_fake)"
+            functions = [f"without_saved({forward})", fake, "no_gradient"]
             title = f"{self.title}_inference"
-            self._new(f"{title}_op", title, self.inference, [*functions, "no_gradient"])
+            self._new(f"{title}_op", title, self.inference, functions)
         made = self.owner.stepping
         self.once = StepOp(self.owner, made) if made is not None else None
         if self.once is not None:

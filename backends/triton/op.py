@@ -59,12 +59,18 @@ class KernelOp(Op):
             return "wide"
         return "narrow" if kind == "data" else kind
 
-    def _by_kernels(self, writer: Writer) -> None:
+    def _by_kernels(self, writer: Writer, brief: Op | None) -> None:
         """Lines that leave it to kernels, where these can do it."""
         saved = len(set(self.owner.form.saved) & set(self.results))
-        one = "[0]" if len(self.results) == 1 else ""
         with writer.block(f"if {self._fits()}:"):
-            fast = [*self.fast.arguments.values(), *self.fast.extra, *self.options]
-            text = f"{self._present(self.fast)}("
-            before, after = (f"flat({saved}, ", ")") if saved else ("", one)
-            writer.call(f"return {before}{text}", fast, f"){after}")
+            if isinstance(brief, KernelOp):
+                with writer.block("if not keep:"):
+                    brief.launched(writer, 0)
+            self.launched(writer, saved)
+
+    def launched(self, writer: Writer, saved: int) -> None:
+        """The line that returns what kernels make, the last of it in one row."""
+        one = "[0]" if len(self.results) == 1 else ""
+        fast = [*self.fast.arguments.values(), *self.fast.extra, *self.options]
+        before, after = (f"flat({saved}, ", ")") if saved else ("", one)
+        writer.call(f"return {before}{self._present(self.fast)}(", fast, f"){after}")

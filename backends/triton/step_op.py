@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from archc.backends.eager.graph_function import GraphFunction
+from archc.backends.eager.library import op_text
 from archc.backends.eager.op import arguments_of
 from archc.backends.eager.scope import write_sizes
 from archc.backends.triton.step_function import StepFunction
-from archc.backends.writer import COLUMNS, INDENT, Writer, literals, quoted
+from archc.backends.writer import Writer, quoted
 
 if TYPE_CHECKING:
     from archc.backends.eager.chunked import ChunkedFunction
@@ -45,12 +46,9 @@ class StepOp(GraphFunction):
         sections += [self._function(), self._fake()]
         made = [*map(self._named, self.owner.results), *(f"{s}_after" for s in self.states)]
         given = arguments_of(self, self.every)
-        returned = ", ".join(f"Tensor {name}" for name in made)
-        text = literals(f"{self.name}({given}) -> ({returned})", COLUMNS - len(INDENT))
-        last = [f"{self.name},", f"{self.name}_fake,", "no_gradient,"]
-        lines = [f"{self.op} = new_op(", "    SPACE,", *(INDENT + each for each in text)]
-        lines[-1] += ","
-        sections.append("\n".join([*lines, *(INDENT + each for each in last), ")"]))
+        schema = f"{self.name}({given}) -> ({', '.join(made)})"
+        functions = [self.name, f"{self.name}_fake", "no_gradient"]
+        sections.append(op_text(self.op, schema, functions))
 
     def _named(self, result: str) -> str:
         return f"{result}_all" if result in self.every else result

@@ -6,7 +6,7 @@ from typing import Any
 
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.library import REFUSED
-from archc.backends.eager.op import kind_of
+from archc.backends.eager.op import Op, kind_of
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.triton.grid_launch import GridLaunch
 from archc.backends.triton.library import KernelOps
@@ -55,7 +55,7 @@ class WalkOp(KernelOp):
         launch.body = own
         return text
 
-    def function(self, fits: str = "") -> str:
+    def function(self, fits: str = "", brief: Op | None = None) -> str:
         """The function that does it; its name. `fits`: that of what looks at shapes first."""
         writer = Writer()
         writer.line("@as_op")
