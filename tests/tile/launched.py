@@ -20,8 +20,8 @@ import triton.language as tl
 
 from archc.runtime.jit import kernel
 from archc.runtime.tiles import (
-    dot_apart, grid_barrier, join_max, join_min, join_product, load_tile, real_power, real_quotient,
-    real_remainder, store_tile,
+    dot_apart, grid_barrier, join_max, join_min, join_product, load_tile, logistic,
+    real_power, real_quotient, real_remainder, store_tile,
 )
 
 
