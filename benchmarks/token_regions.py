@@ -21,7 +21,7 @@ import triton
 from torch import Tensor
 
 from archc.autodiff.reverse import gradient
-from archc.lowering.token import Lowered, lower
+from archc.lowering.token import EACH, Lowered, lower
 from archc.lowering.values import Refusal
 from archc.regions.gradient import gradient_of
 from benchmarks.rows import Record, arguments
@@ -41,7 +41,7 @@ CASES: Mapping[str, tuple[str, str, dict[str, float]]] = {
 }
 """A name, the spec and the region in it, and sizes."""
 LONG, SHORT = 8192, 96
-TRIED = {"elements": (1024, 2048, 4096, 8192), "warps": (2, 4, 8, 16), "each": (4, 16)}
+TRIED = {"elements": (128, 256, 1024, 2048, 4096), "warps": (1, 2, 4, 8), "each": (4, 16, 64)}
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,10 @@ def settled(case: Trial, made: Lowered, elements: int, each: int) -> Trial:
 
 
 def passes(case: Trial) -> dict[str, Lowered]:
-    """The programs of a region, by what they are: a gradient may be two."""
+    """The programs of a region, by what they are."""
     found = lower(case.region, gradient_of(case.region, gradient))
     assert not isinstance(found, Refusal), found
-    stages = {f"backward {n}": each for n, each in enumerate(found.gradient, 1)}
-    return {"forward": found.values, **stages}
+    return {"forward": found.values, "backward": found.gradient}
 
 
 def room(case: Trial, made: Lowered, shapes: Mapping[str, torch.Size]) -> Named:
@@ -120,20 +119,16 @@ def check(case: Trial) -> dict[str, float]:
     given = on_gpu(given)
     for made in passes(case).values():
         at = settled(case, made, 2048, 2)
-        there = room(at, made, shapes_of(case, made, every))
+        there = room(at, made, shapes_of(made, every))
         Pass(at, made, given, there).launch(4)()
-        given |= {n: x for n, x in there.items() if n not in every}
-        for n in there.keys() & every.keys():
+        for n in there:
             errors[n] = distance(at.total(made, n, there[n]).double().cpu(), every[n])
     return errors
 
 
-def shapes_of(case: Trial, made: Lowered, every: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    """The shapes of what a program writes: results, and what the next one reads."""
-    found = lower(case.region, gradient_of(case.region, gradient))
-    assert not isinstance(found, Refusal), found
+def shapes_of(made: Lowered, every: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    """The shapes of what a program writes."""
     wanted = {n: x.shape for n, x in every.items()}
-    wanted |= {n: torch.Size(case.shape(type)) for n, type in found.between.items()}
     written = made.written
     return {n: shape for n, shape in wanted.items() if n in written}
 
@@ -156,12 +151,13 @@ def rows(name: str, tune: bool) -> Iterator[dict[str, Any]]:
     found = passes(case)
     for pass_, made in found.items():
         settings = itertools.product(*TRIED.values()) if tune else [(2048, 4, 8)]
-        tried, there = [], Named()
+        tried = []
         for elements, warps, each in settings:
-            if each != TRIED["each"][0] and not made.shares:
+            turns = EACH in {symbol.name for symbol in made.program.sizes}
+            if each != TRIED["each"][0] and not turns:
                 continue
             at = settled(case, made, elements, each)
-            there = room(at, made, shapes_of(case, made, every))
+            there = room(at, made, shapes_of(made, every))
             each_pass = Pass(at, made, {**given, **slopes}, there)
             launch = each_pass.launch(warps)
             launch()
@@ -169,7 +165,6 @@ def rows(name: str, tune: bool) -> Iterator[dict[str, Any]]:
             ms = time_of(launch)
             tried.append({"elements": elements, "block_t": at.block_t, "warps": warps,
                           "each": each, "ms": ms, "bytes": each_pass.bytes})  # fmt: skip
-        given |= {n: x for n, x in there.items() if n not in every}  # what the next one reads
         best = min(tried, key=lambda row: row["ms"])
         floor = best["bytes"] / BANDWIDTH * 1e3
         yield {"region": name, "pass": pass_, "sizes": sizes, "errors": errors, **best,

@@ -66,10 +66,9 @@ class TokenRegion:
 @dataclass(frozen=True)
 class Gradient:
     """The gradient of a region: a graph from its inputs and the cotangents of its outputs
-    (`d.<output>`) to the cotangents of `wanted` inputs (`d.<input>`), or two: what the first makes
-    by other names is read by the second."""
+    (`d.<output>`) to the cotangents of `wanted` inputs (`d.<input>`)."""
 
-    graphs: tuple[Graph, ...]
+    graph: Graph
     wanted: tuple[str, ...]
     given: tuple[str, ...]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import sympy
@@ -12,8 +12,10 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.lowering import algebra
+from archc.lowering.token_space import runs_through
 from archc.lowering.values import Index, Made, Padded, Place, Refusal, Rules
 from archc.tile.handle import Tile
+from archc.tile.language import Dim
 
 if TYPE_CHECKING:
     from archc.lowering.token import TokenProgram
@@ -37,6 +39,8 @@ def position(v: TokenProgram, node: Node, place: Place) -> Made:
 
 def elementwise(v: TokenProgram, node: Node, place: Place) -> Made:
     """A function of its operands; a NaN is never dropped by a choice."""
+    if node.op.fn == "where" and _is_after_first(v, node.operands[0], place):
+        return v.value(node.operands[1], v.part(node.operands[1], place))
     given = v.operands(node, place)
     if isinstance(given, Refusal):
         return given
@@ -48,6 +52,17 @@ def elementwise(v: TokenProgram, node: Node, place: Place) -> Made:
                 wrong = v.k.apply("ne", x.tile, x.tile)
                 made = Padded(v.k.where(wrong, x.tile, made.tile), made.zero, made.finite)
     return made
+
+
+def _is_after_first(v: TokenProgram, id: int, place: Place) -> bool:
+    """Whether `position >= 0` is known to hold."""
+    node = v.graph[id]
+    if node.op != ir.Elementwise("ge"):
+        return False
+    position, least = (v.graph[each].op for each in node.operands)
+    known = isinstance(least, ir.Constant) and least.value == 0
+    along = isinstance(position, ir.Position) and position.axis.name == v.stream
+    return known and along and v.is_late(place[v.stream])
 
 
 def alike(v: TokenProgram, given: Sequence[Padded]) -> list[Padded]:
@@ -78,9 +93,19 @@ def reduce(v: TokenProgram, node: Node, place: Place) -> Made:
 def contract(v: TokenProgram, node: Node, place: Place) -> Made:
     """A product, summed over the labels that go; those of a short convolution in each thread."""
     axes = _axes_of(v, node)
-    places = {label: place[axis.name] for label, axis in node.op.out}
-    gone = {label: axis for label, axis in axes.items() if label not in places}
-    given = []
+    kept = {label for label, _ in node.op.out}
+    gone = [axis for label, axis in axes.items() if label not in kept]
+    given = _factors(v, node, place)
+    if isinstance(given, Refusal):
+        return given
+    if v.stream in {axis.name for axis in gone}:
+        given = _without_rest(v, given)
+    return v.summed(_multiplied(v, given), "sum", gone)
+
+
+def _factors(v: TokenProgram, node: Node, place: Place) -> list[Padded] | Refusal:
+    """The factors of a product at a place of it."""
+    places, given = {label: place[axis.name] for label, axis in node.op.out}, []
     for operand, labels in zip(node.operands, node.op.ins, strict=True):
         names = v.graph[operand].type.names
         own = {n: places[x] for n, x in zip(names, labels, strict=True) if x in places}
@@ -88,12 +113,30 @@ def contract(v: TokenProgram, node: Node, place: Place) -> Made:
         if isinstance(x, Refusal):
             return x
         given.append(x)
-    if v.stream in {axis.name for axis in gone.values()}:
-        given = _without_rest(v, given)
+    return given
+
+
+def _multiplied(v: TokenProgram, given: Sequence[Padded]) -> Padded:
+    """The product of tiles."""
     made = given[0]
     for x in given[1:]:
         made = algebra.applied(v, "mul", alike(v, [made, x]))
-    return v.summed(made, "sum", [*gone.values()])
+    return made
+
+
+def at_tokens(v: TokenProgram, id: int, place: Place) -> Made:
+    """A value, 0 where there is no token; of a product along the places of a run one factor is."""
+    node, index = v.graph[id], place[v.stream]
+    found = v.at(node, place)
+    if isinstance(found, Refusal) or not isinstance(node.op, ir.Contract) or index.mask is None:
+        return _there(v, v.value(id, place), index)
+    given = _factors(v, node, found)
+    if isinstance(given, Refusal):
+        return given
+    along = [x for x in given if v.stream in x.labels]
+    least = min(along, key=lambda x: len(x.labels))
+    only = Padded(v.k.where(index.mask, least.tile, 0.0), least.zero, least.finite)
+    return _multiplied(v, [only if x is least else x for x in given])
 
 
 def _without_rest(v: TokenProgram, given: list[Padded]) -> list[Padded]:
@@ -129,8 +172,26 @@ def gather(v: TokenProgram, node: Node, place: Place) -> Made:
     mask = (x.tile >= 0) & (x.tile < v.whole_number(axis.size))
     for other in v.part(index, place).values():
         mask = mask if other.mask is None else mask & other.mask
+    if runs_through(v.graph, value):
+        return _gathered(v, node, place, x.tile, mask)
     there = Index(x.tile, mask=mask)
     return v.stored(value, {**v.part(value, place), node.op.axis: there})
+
+
+def _gathered(v: TokenProgram, node: Node, place: Place, at: Tile, mask: Tile) -> Made:
+    """The same of what a short convolution is part of, which has its own places alone: elements of
+    its tile."""
+    value, axis = node.operands[0], node.op.axis
+    found = v.value(value, {n: i for n, i in v.part(value, place).items() if n != axis})
+    if isinstance(found, Refusal):
+        return found
+    if axis not in found.labels or not at.dims:
+        return v.refused(node, f"one place along {axis} of a short convolution")
+    (label,) = (dim.name for dim in at.dims)
+    dims = [Dim(axis, at.dims[0].length) if d.name == axis else d for d in found.tile.dims]
+    there = v.k.where(mask, at, 0).along(**{label: axis}).over(*dims)
+    picked = found.tile.pick(there, axis).along(**{axis: label})
+    return Padded(v.k.where(mask, picked, 0.0))
 
 
 def shift(v: TokenProgram, node: Node, place: Place) -> Made:
@@ -157,83 +218,25 @@ def _there(v: TokenProgram, x: Made, index: Index) -> Made:
 
 
 def window(v: TokenProgram, node: Node, place: Place) -> Made:
-    """A place of a run: a token so many before the last of it; or all places of it."""
-    op = node.op
-    last = v.whole_number(1 - op.width.size)
-    own = {name: index for name, index in place.items() if name != op.width.name}
-
-    def token(tap: Index) -> Made:
-        there = v.moved(place[op.stream], tap.at + last)
-        return v.stored(node.operands[0], {**own, op.stream: there})
-
-    tap = place[op.width.name]
-    if tap.label is None:
-        return token(tap)
-    with v.only_at(place[op.stream]):
-        return v.held(op.width, v.dims_of(place), token)
+    """All places of a run, which ends at a token."""
+    assert v.walk is not None
+    elsewhere = _elsewhere(v, node, place)
+    return elsewhere or v.walk.run(v.walk.looks.key(node, v.shifts[place[v.stream]]))
 
 
 def unwindow(v: TokenProgram, node: Node, place: Place) -> Made:
-    """The sum over the runs that hold a token: that of the token itself, and the next ones."""
-    op, stream = node.op, node.op.stream.name
-    (width,) = (axis for axis in v.space.unrolled if axis.name == op.width)
-    last = v.whole_number(width.size - 1)
-    factors = _factors(v, v.graph[node.operands[0]], width)
-    if factors is not None:
-        return _of_factors(v, place, width, last, *factors)
-
-    def term(tap: Index) -> Made:
-        token = v.moved(place[stream], last - tap.at)
-        run = {**place, stream: token, op.width: tap}
-        return _there(v, v.value(node.operands[0], run), token)
-
-    return v.taps(width, v.dims_of(place), term)
+    """The sum over the runs that hold a token, the last of which begins with it."""
+    assert v.walk is not None
+    elsewhere = _elsewhere(v, node, place)
+    return elsewhere or v.walk.sum(v.walk.looks.key(node, v.shifts[place[v.stream]]))
 
 
-Factor = tuple[int, Mapping[str, str]]
-"""A factor of a product, with the axis of the product that each of its own is."""
-
-
-def _factors(v: TokenProgram, node: Node, width: Axis) -> tuple[Factor, Factor] | None:
-    """Of a product of what is read along the tokens and of taps, both from memory, the two."""
-    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
-        return None
-    names = {label: axis.name for label, axis in node.op.out}
-    if not all(label in names for labels in node.op.ins for label in labels):
-        return None
-    found = []
-    for id, labels in zip(node.operands, node.op.ins, strict=True):
-        pairs = zip(v.graph[id].type.names, labels, strict=True)
-        found.append((id, {name: names[label] for name, label in pairs}))
-    found.sort(key=lambda factor: v.stream not in factor[1])
-    (along, own), (taps, others) = found
-    plain = all(isinstance(v.graph[id].op, ir.Input) for id in (along, taps))
-    apart = width.name not in own.values() and v.stream not in others.values()
-    return (found[0], found[1]) if plain and apart and v.stream in own else None
-
-
-def _of_factors(
-    v: TokenProgram, place: Place, width: Axis, last: Tile, along: Factor, taps: Factor
-) -> Made:
-    """The same, with the tokens of a run as a tile that each thread has all places of; a load at
-    no token is 0."""
-
-    def token(tap: Index) -> Made:
-        there = v.moved(place[v.stream], last - tap.at)
-        return v.stored(along[0], _of(along, {**place, v.stream: there}))
-
-    run = {**place, width.name: v.whole(width)}
-    held = v.held(width, v.dims_of(run), token)
-    weights = v.value(taps[0], _of(taps, run))
-    if isinstance(held, Refusal) or isinstance(weights, Refusal):
-        return held if isinstance(held, Refusal) else weights
-    made = algebra.applied(v, "mul", alike(v, [held, weights]))
-    return v.summed(made, "sum", [width])
-
-
-def _of(factor: Factor, place: Place) -> Place:
-    """The indices of a factor's own axes."""
-    return {own: place[name] for own, name in factor[1].items() if name in place}
+def _elsewhere(v: TokenProgram, node: Node, place: Place) -> Refusal | None:
+    """A refusal of what is not wanted at the program's own places of dims: no other is carried."""
+    for axis, index in place.items():
+        if axis != v.stream and not v.is_own(axis, index):
+            return v.refused(node, f"a short convolution is wanted at other places along {axis}")
+    return None
 
 
 def expand(v: TokenProgram, node: Node, place: Place) -> Made:

@@ -56,6 +56,12 @@ def _of_results(graph: Graph) -> set[str]:
     return {axis.name for type in kept for axis in type.axes}
 
 
+def runs_through(graph: Graph, id: int) -> bool:
+    """Whether a value is made by a short convolution or by the transpose of one."""
+    made = (graph[each].op for each in (id, *graph.ancestors(id)))
+    return any(isinstance(op, ir.Window | ck.Unwindow) for op in made)
+
+
 def _ops(graph: Graph, kind: type) -> Iterable:
     return (node.op for node in graph if isinstance(node.op, kind))
 
@@ -73,6 +79,8 @@ def _in_order_of_memory(graph: Graph) -> list[Axis]:
 def _along(graph: Graph, node: Node, stream: str) -> set[str]:
     """The dims that a node looks along, one token at a time. What is summed over the tokens or the
     sequences too is summed by whoever gathers the sums of all programs."""
+    if isinstance(node.op, ir.Gather) and runs_through(graph, node.operands[0]):
+        return {node.op.axis}
     if isinstance(node.op, ir.Reduce):
         type = graph[node.operands[0]].type
         shared = {axis.name for axis in type.axes if axis.kind == "batch"} | {stream}

@@ -75,6 +75,24 @@ def logistic(x):
 
 
 @kernel
+def pushed(run, newest, count: tl.constexpr):
+    """The first `count` elements along the last dim moved down by one, and `newest` put last. Each
+    thread has all elements along this dim, so that all of it is choices of registers, and none is
+    left: nothing is added to the one that is moved, as x + -0 is x."""
+    at, moved = tl.arange(0, run.shape[-1]), run
+    for place in tl.static_range(0, count - 1):
+        above = tl.sum(tl.where(at == place + 1, run, -0.0), -1)
+        moved = tl.where(at == place, held(above), moved)
+    return tl.where(at == count - 1, held(newest), moved)
+
+
+@kernel
+def held(x):
+    """A tile with one more dim of length 1, of a layout that threads share as they do the tile."""
+    return tl.reshape(x, x.shape + (1,))  # noqa: RUF005 -- Triton knows no (*shape, 1)
+
+
+@kernel
 def dot_apart(a, b, c, going, input_precision: tl.constexpr):
     """a @ b + c, or a @ b where `c` is None; `going` is always true, which compilers do not see.
 

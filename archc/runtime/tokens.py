@@ -55,6 +55,17 @@ def blocks_of_program(programs: int, device: torch.device) -> int:
     return max(1, min(32, programs // (8 * max(1, processors_of(device)))))
 
 
+def walk_warps(numbers: int) -> int:
+    """How many warps walk over tokens with so many numbers in each place of a tile: 16 a thread."""
+    return max(1, min(16, numbers // 512))
+
+
+def turns_of_walk(programs: int, device: torch.device, most: int) -> int:
+    """How many tokens a program does one after the other, at most, if there would be so many
+    programs of one each: before the first it makes a few of those before again."""
+    return max(1, min(most, programs // (16 * max(1, processors_of(device)))))
+
+
 def token_kind(wide: bool, *tensors: Tensor) -> torch.dtype:
     """The dtype that PyTorch gives to what is made of tensors; `wide`: by ops some of which
     autocast does in float32."""

@@ -74,6 +74,4 @@ def _told(layer: ir.Layer, made: RegionKernels) -> str:
         problem = packed_kernels(region)
         why = f"in PyTorch: {problem}" if isinstance(problem, str) else "by kernels of their own"
         looks += f", packed sequences {why}"
-    stages = len(made.gradient)
-    gradient = "" if stages == 1 else f"; its gradient in {stages} kernels"
-    return f"{flow}{looks}{gradient}; {region.passes / region.least:.1f} times the bytes in PyTorch"
+    return f"{flow}{looks}; {region.passes / region.least:.1f} times the bytes in PyTorch"

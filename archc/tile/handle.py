@@ -120,6 +120,11 @@ class Tile:
             lang.Pick(dim), self, index, type=lang.Type(self.dtype, index.dims)
         )
 
+    def push(self, newest: Tile, count: Any) -> Tile:
+        """The first `count` elements along the last dim moved down by one, and `newest` last."""
+        seen = newest.over(*self.dims[:-1])
+        return self.composer.put(lang.Push(count), self, seen, type=self.value.type)
+
     def dot(self, other: Tile, add: Tile | None = None, precision: str = "ieee") -> Tile:
         """The product of two matrices over the dim that both have, in float32."""
         return self.composer.dot(self, other, add, precision)

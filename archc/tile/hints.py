@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from archc.tile.language import Apply, Dot, Full, Op, Reduce, Scan
+from archc.tile.language import Apply, Dot, Full, Op, Push, Reduce, Scan
 
 WORDS = {
     "add": "plus", "sub": "minus", "mul": "times", "div": "ratio", "neg": "negative", "eq": "equal",
@@ -22,6 +22,8 @@ def hint(op: Op) -> str:
             return f"running_{WORDS.get(function, function)}"
         case Apply(function):
             return WORDS.get(function, function)
+        case Push():
+            return "run"
         case Dot():
             return "product"
         case Full():

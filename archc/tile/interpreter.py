@@ -396,6 +396,12 @@ def _reshape(m: Interpreter, s: lang.Statement) -> None:
     m.make(s, given.reshape(given.shape[0], *m.shape(s.results[0].type)))
 
 
+def _push(m: Interpreter, s: lang.Statement) -> None:
+    (run, newest), count = (m[x] for x in s.operands), m.size(s.op.count)
+    run, newest = torch.broadcast_tensors(run, newest[..., None])
+    m.make(s, torch.cat([run[..., 1:count], newest[..., :1], run[..., count:]], -1))
+
+
 def _pick(m: Interpreter, s: lang.Statement) -> None:
     x, index = s.operands
     programs = max(m[x].shape[0], m[index].shape[0])
@@ -542,8 +548,9 @@ OPS: dict[type[lang.Op], Callable[[Interpreter, lang.Statement], None]] = {
     lang.AtMost: _at_most, lang.Broadcast: _broadcast, lang.While: _while, lang.Random: _random,
     lang.Reduce: _reduce, lang.Scan: _scan, lang.Sort: _sort, lang.Flip: _flip, lang.Dot: _dot,
     lang.Transpose: _transpose, lang.Relabel: _relabel, lang.Reshape: _reshape,
-    lang.Pick: _pick, lang.Load: _load, lang.Store: _store, lang.LoadBlock: _load_block,
-    lang.Atomic: _atomic, lang.Barrier: _barrier, lang.For: _for, lang.If: _if,
+    lang.Pick: _pick, lang.Push: _push, lang.Load: _load, lang.Store: _store,
+    lang.LoadBlock: _load_block, lang.Atomic: _atomic, lang.Barrier: _barrier, lang.For: _for,
+    lang.If: _if,
 }  # fmt: skip
 
 REDUCE: dict[str, Callable[[Tensor, int], Tensor]] = {

@@ -275,6 +275,14 @@ class Pick:
     dim: str
 
 
+@dataclass(frozen=True)
+class Push:
+    """The first `count` elements along the last dim moved down by one, and those of a second
+    operand, which lacks this dim, put last. Each thread has all elements along it."""
+
+    count: sympy.Expr
+
+
 # --- ops: memory --------------------------------------------------------------------------------
 
 
@@ -367,14 +375,14 @@ class If:
 
 Op = (
     Scalar | ProgramId | Iota | Full | Given | Chosen | AtMost | Apply | Cast | Random | Reduce
-    | Scan | Sort | Flip | Dot | Transpose | Relabel | Broadcast | Reshape | Pick | Load | Store
-    | LoadBlock | Atomic | Barrier | For | While | If
+    | Scan | Sort | Flip | Dot | Transpose | Relabel | Broadcast | Reshape | Pick | Push | Load
+    | Store | LoadBlock | Atomic | Barrier | For | While | If
 )  # fmt: skip
 
 PURE = (
     Scalar, ProgramId, Iota, Full, Apply, Cast, Random, Reduce, Scan, Sort, Flip, Dot, Transpose,
     Relabel,
-    Broadcast, Reshape, Pick, Given, Chosen, AtMost,
+    Broadcast, Reshape, Pick, Push, Given, Chosen, AtMost,
 )  # fmt: skip
 """Ops that make the same value of the same operands, wherever they stand."""
 

@@ -145,6 +145,8 @@ class _Lister:
                 return f"{given[0]} @ {given[1]}{added} ({precision})".removesuffix(" (ieee)")
             case lang.Pick(dim):
                 return f"{given[0]} along {dim} at {given[1]}"
+            case lang.Push(count):
+                return f"{given[0]} moved down by one of {count}, then {given[1]}"
             case lang.Transpose() | lang.Relabel():
                 return given[0]
             case lang.Broadcast():

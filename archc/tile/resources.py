@@ -118,7 +118,7 @@ class Launch:
                 count = times * self.elements(s.results[0].type)
                 total.special += SPECIAL[function] * count
                 total.others += count
-            case lang.Reduce() | lang.Scan() | lang.Sort() | lang.Flip():
+            case lang.Reduce() | lang.Scan() | lang.Sort() | lang.Flip() | lang.Push():
                 total.others += times * self.elements(s.operands[0].type)
             case lang.Load() | lang.LoadBlock() | lang.Atomic() | lang.Store():
                 self._move(s.op.buffer, s, times, total)

@@ -274,6 +274,13 @@ def _pick(program: lang.Program, s: lang.Statement) -> str:
     return _made(s, lang.Type(x.type.dtype, index.type.dims))
 
 
+def _push(program: lang.Program, s: lang.Statement) -> str:
+    x, newest = (value.type for value in s.operands)
+    if not x.dims or lang.Type(x.dtype, x.dims[:-1]) != newest:
+        return f"{shown(newest)} pushed into {shown(x)}: the same but for the last dim"
+    return _made(s, x)
+
+
 # --- memory -------------------------------------------------------------------------------------
 
 
@@ -382,7 +389,7 @@ RULES: dict[type, Callable[[lang.Program, lang.Statement], str]] = {
     lang.Chosen: _chosen, lang.AtMost: _at_most, lang.Apply: _apply, lang.Cast: _cast,
     lang.Random: _random, lang.Reduce: _reduce, lang.Scan: _scan, lang.Sort: _sort,
     lang.Flip: _flip, lang.Dot: _dot, lang.Transpose: _transpose, lang.Relabel: _relabel,
-    lang.Broadcast: _broadcast, lang.Reshape: _reshape, lang.Pick: _pick, lang.Load: _access,
-    lang.Store: _access, lang.Atomic: _access, lang.LoadBlock: _load_block,
+    lang.Broadcast: _broadcast, lang.Reshape: _reshape, lang.Pick: _pick, lang.Push: _push,
+    lang.Load: _access, lang.Store: _access, lang.Atomic: _access, lang.LoadBlock: _load_block,
     lang.Barrier: _barrier, lang.For: _for, lang.While: _while, lang.If: _if,
 }  # fmt: skip

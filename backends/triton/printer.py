@@ -367,6 +367,11 @@ def _reshape(p: Printer, s: lang.Statement) -> Iterator[str]:
     return p.let(s, f"tl.reshape({p.name(s.operands[0])}, {shape_text(s.results[0].type)})")
 
 
+def _push(p: Printer, s: lang.Statement) -> Iterator[str]:
+    run, newest = map(p.name, s.operands)
+    return p.let(s, f"pushed({run}, {newest}, {size_text(s.op.count)})")
+
+
 def _pick(p: Printer, s: lang.Statement) -> Iterator[str]:
     x, index = s.operands
     return p.let(s, f"tl.gather({p.name(x)}, {p.name(index)}, {x.type.place(s.op.dim)})")
@@ -474,8 +479,9 @@ LINES: dict[type[lang.Op], Line] = {
     lang.AtMost: _at_most, lang.Broadcast: _broadcast, lang.While: _while, lang.Random: _random,
     lang.Reduce: _reduce, lang.Scan: _scan, lang.Sort: _sort, lang.Flip: _flip, lang.Dot: _dot,
     lang.Transpose: _transpose, lang.Relabel: _relabel, lang.Reshape: _reshape,
-    lang.Pick: _pick, lang.Load: _load, lang.Store: _store, lang.LoadBlock: _load_block,
-    lang.Atomic: _atomic, lang.Barrier: _barrier, lang.For: _for, lang.If: _if,
+    lang.Pick: _pick, lang.Push: _push, lang.Load: _load, lang.Store: _store,
+    lang.LoadBlock: _load_block, lang.Atomic: _atomic, lang.Barrier: _barrier, lang.For: _for,
+    lang.If: _if,
 }  # fmt: skip
 
 

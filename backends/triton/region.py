@@ -13,7 +13,7 @@ but for names calls the other's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import sympy
@@ -51,14 +51,13 @@ PART = 256
 NUMBERS = {"values": 4096, "gradient": 1024}
 """How many numbers a tile has of a value, about."""
 
-HELD, SUMMED = 16_384, 2048
-"""How many it has along the places of a short convolution too, which threads hold; and where these
-also hold the sums of all tokens there. Of packed sequences it has half, as each token has its own
-borders in registers."""
+WALKED = 512
+"""How many it has along the places of a short convolution too, which threads carry from token to
+token."""
 
-FEW, PAIR = 4, 2
-"""Places of a short convolution that a tile may have beside as many numbers as any tile has; and
-how many a warp has of them where it holds their sums."""
+TURNS = {"values": 32, "gradient": 128}
+"""Tokens that a walk does one after the other: a gradient makes twice as many before the first
+again."""
 
 
 class RegionFunction:
@@ -283,7 +282,7 @@ class RegionFunction:
         body, lines = self._body(self.graph, {}), Writer()
         made = [*variant.outputs.values()]
         tensors = {**self.arguments, **variant.outputs}
-        self._in_rows(lines, [variant.made.values], self.arguments)
+        self._in_rows(lines, variant.made.values, self.arguments)
         self._launch(body, lines, variant, variant.made.values, tensors)
         lines.returns(made) if len(made) > 1 else lines.line(f"return {made[0]}")
         doc = [f"{listed(variant)} by a kernel{self._of_packed(variant)}."]
@@ -300,22 +299,15 @@ class RegionFunction:
         given = {**self.arguments, **{cotangent(n): d for n, d in variant.slopes.items()}}
         self._in_rows(lines, made.gradient, given)
         given |= {cotangent(name): d for name, d in wanted.items()}
-        for name, type in made.between.items():
-            given[name] = body.names.fresh("moved")
-            shape = ", ".join(body.length(axis).text for axis in type.axes)
-            lines.line(f"{given[name]} = {self.like}.new_empty(({shape}))")
-        for stage in made.gradient:
-            own = {n: d for n, d in wanted.items() if cotangent(n) in stage.buffers}
-            self._launch(body, lines, variant, stage, given, own)
-        shares = {n: axes for stage in made.gradient for n, axes in stage.shares.items()}
+        self._launch(body, lines, variant, made.gradient, given, wanted)
         results = []
         for name, d in wanted.items():
-            axes = len(shares.get(cotangent(name), ()))
+            axes = len(made.gradient.shares.get(cotangent(name), ()))
             summed = f"sum_of_programs({d}, {axes}, {self.arguments[name]})"
             results.append(summed if axes else d)
         lines.returns(results) if len(results) > 1 else lines.line(f"return {results[0]}")
         names = ", ".join(self.arguments[n] for n in wanted)
-        doc = [f"The gradients of {names} by kernels{self._of_packed(variant)}."]
+        doc = [f"The gradients of {names} by a kernel{self._of_packed(variant)}."]
         name, last, slopes = f"{variant.title}_gradient", self._kinds(variant), variant.slopes
         return Part(name, body, lines, doc, [*slopes.values()], last, borders=variant.borders)
 
@@ -327,16 +319,14 @@ class RegionFunction:
         tensors: Mapping[str, str], wanted: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """The lines that launch a program; `wanted` are gradients to make room for."""
-        tile = self.tile(body, made, held=True)
+        tile, walks = self.tile(body, made), self.walks(made)
         tensors = {**tensors, **self._table(body, lines, made)}
         sizes, constants = self._sizes(body, made), self._constants(body, made)
         tokens = body.ask(body.lengths["t"])
         kind = "values" if wanted is None else "gradient"
         most, warps = NUMBERS[kind], "token_warps(block_t * numbers)"
-        if self.holds(made):
-            held = HELD // 2 if variant.packed else HELD
-            most, few = (SUMMED, PAIR) if made.shares else (held, FEW)
-            warps = f"token_warps(block_t * numbers // {few})"
+        if walks:
+            most, warps = WALKED, "walk_warps(block_t * numbers)"
         elif made.shares:
             warps = f"max(4, {warps})"
         lines.line(f"numbers = {tile}")
@@ -347,7 +337,9 @@ class RegionFunction:
                    for each in [sympy.Symbol(EACH, integer=True, positive=True)]]  # fmt: skip
             counts = [count_text(count, known).at(UNARY) for count in one]
             programs = " * ".join(counts)
-            lines.line(f"each = blocks_of_program({programs}, {self.like}.device)")
+            given = f"{programs}, {self.like}.device"
+            walk = f"turns_of_walk({given}, {TURNS[kind]})"
+            lines.line(f"each = {walk if walks else f'blocks_of_program({given})'}")
         for name, d in (wanted or {}).items():
             lines.line(f"{d} = {self._room_of(body, made, name, known)}")
         buffers = {
@@ -358,10 +350,10 @@ class RegionFunction:
         write_program(self.file, lines, program, launch)
 
     def _in_rows(
-        self, lines: Writer, stages: Sequence[Lowered], given: Mapping[str, str]
+        self, lines: Writer, program: Lowered, given: Mapping[str, str]
     ) -> None:  # fmt: skip
         """The lines that copy what is not as kernels read it: contiguous, or tokens apart."""
-        buffers = {n: b for stage in stages for n, b in self._buffers(stage).items()}
+        buffers = self._buffers(program)
         apart = [text for name, text in given.items() if name in buffers and buffers[name].rows]
         rest = [t for n, t in given.items() if n in buffers and not buffers[n].rows]
         for names, made in ((apart, "in_rows"), (rest, "contiguous")):
@@ -397,17 +389,14 @@ class RegionFunction:
         front = ", ".join(str(count_text(counts[axis], known)) for axis in shares)
         return f"{like}.new_empty(({front}, *{like}.shape), dtype=torch.float32)"
 
-    def holds(self, made: Lowered) -> bool:
-        """Whether a program has tiles along the places of a short convolution."""
+    def walks(self, made: Lowered) -> bool:
+        """Whether a program goes token by token, as one with a short convolution does."""
         return any(axis in made.space.unrolled for axis in made.lengths.values())
 
-    def tile(self, body: Scope, made: Lowered, held: bool = False) -> str:
-        """The numbers of a token in a tile; `held`: along the places of a short convolution too."""
-        blocks = [
-            self._block(body, made, name)
-            for name, axis in made.lengths.items()
-            if axis.kind == "dim" and (held or axis not in made.space.unrolled)
-        ]
+    def tile(self, body: Scope, made: Lowered) -> str:
+        """The numbers of a token in a tile, along the places of a short convolution too."""
+        lengths = made.lengths.items()
+        blocks = [self._block(body, made, name) for name, axis in lengths if axis.kind == "dim"]
         return " * ".join(blocks) or "1"
 
     def _block(self, body: Scope, made: Lowered, name: str) -> str:
@@ -506,10 +495,7 @@ class RegionFunction:
 
     def _if_by_kernels(self, body: Scope, lines: Writer, variant: Variant) -> None:
         """`if ...: return ...` by the kernels of a variant."""
-        programs = variant.made.programs
-        tiles = dict.fromkeys(self.tile(body, each) for each in programs)
-        many = [self.tile(body, each, held=True) for each in programs if self.holds(each)]
-        tiles |= dict.fromkeys(f"{each} // {FEW}" for each in many)
+        tiles = dict.fromkeys(self.tile(body, each) for each in variant.made.programs)
         largest = next(iter(tiles)) if len(tiles) == 1 else f"max({', '.join(tiles)})"
         asked = f"by_token_kernels({', '.join([largest, *self.arguments.values()])})"
         if variant.packed:

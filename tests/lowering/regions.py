@@ -200,12 +200,8 @@ class Trial:
         found = lower(self.region, gradient_of(self.region, gradient))
         assert not isinstance(found, Refusal), found
         made = self.ran(found.values, given, {n: x.shape for n, x in outputs.items()})
-        between = {n: self.shape(type) for n, type in found.between.items()}
-        for stage in found.gradient:
-            shapes = {n: x.shape for n, x in wanted.items() if n in stage.buffers and n not in made}
-            more = {n: s for n, s in between.items() if n not in given}
-            made |= self.ran(stage, given, {**shapes, **more})
-            given |= {n: made[n] for n in more}
+        slopes = {n: x.shape for n, x in wanted.items() if n in found.gradient.buffers}
+        made |= self.ran(found.gradient, given, slopes)
         wanted = {n: x for n, x in wanted.items() if n in made}
         every = {**outputs, **wanted}
         return {n: distance(made[n], x) for n, x in every.items()}

@@ -20,7 +20,7 @@ from archc.lowering.token import RegionKernels, lower
 from archc.regions.cut import regions
 from archc.regions.gradient import gradient_of
 from archc.specfile import bundled
-from archc.tile.language import For, Load, Reduce, statements
+from archc.tile.language import Block, For, Load, Reduce, statements
 from tests.lowering.regions import Trial, regions_of, resolved, trial
 
 CLOSE = 1e-11
@@ -131,6 +131,18 @@ layer Cut(H, K, R, N):
     output y[H, K] = join[R, N as K](rope_half[R](q_t, 100), q_p)
 '''
 
+TURNED = '''
+layer Turned(d, H, K, R, N):
+    """Convolutions that are rotated, whole and in part, of a product with another; and one more."""
+    input x[d]
+    param W, U[d, H, K]; c[H, K, 3]; e[H, K, 2]
+    require K == R + N
+    u = rope_half[K](silu(shortconv(x @ W, c)), 100)
+    v = shortconv(silu(u) * (x @ U), e)
+    v_r, v_n = v by R, N
+    output y[H, K] = join[R, N as K](rope_half[R](v_r, 100), v_n) + u[t-1]
+'''
+
 GAINED = '''
 layer Gained(H, K):
     """Functions of parameters, of all dims, of one and of none."""
@@ -150,6 +162,7 @@ layer Gained(H, K):
         (BROAD, {"H": 2, "K": 4, "M": 2, "N": 3}),
         (CUT, {"H": 2, "K": 7, "R": 4, "N": 3}),
         (GAINED, {"H": 3, "K": 5}),
+        (TURNED, {"d": 3, "H": 2, "K": 6, "R": 4, "N": 2}),
     ],
 )
 def test_odd_layers(text: str, sizes: dict[str, int]) -> None:
@@ -234,8 +247,8 @@ def test_what_is_only_compared_has_gradients_of_zero() -> None:
     for region in found:
         made = lower(region, gradient_of(region, gradient))
         assert isinstance(made, RegionKernels)
-        (program,) = (each.program for each in made.gradient)
-        assert {*made.gradient[0].buffers.values()} == {each.name for each in program.buffers}
+        program = made.gradient.program
+        assert {*made.gradient.buffers.values()} == {each.name for each in program.buffers}
         sizes = resolved(layer, {"d": 3, "n": 5})
         errors = Trial(region, {**sizes, "T#": 9, "batch": 2}).errors()
         assert {f"d.{name}" for name in region.reads if name not in region.tables} <= {*errors}
@@ -310,22 +323,30 @@ def test_sums_over_tokens_stay_in_registers() -> None:
         region = next(r for r in regions_of(lowered(archc.load("kda").layer)) if r.name == name)
         made = lower(region, gradient_of(region, gradient))
         assert isinstance(made, RegionKernels)
-        body = made.gradient[0].program.body
-        (turns,) = [s for s in body.statements if isinstance(s.op, For)]
-        inside = [s.op for s in statements(turns.blocks[0])]
+        body = made.gradient.program.body
+        turns = [s for s in body.statements if isinstance(s.op, For)]
+        inside = [s.op for each in turns for s in statements(each.blocks[0])]
         assert not [op for op in inside if isinstance(op, Reduce) and op.dim == "t"], name
         after = [s.op for s in body.statements if isinstance(s.op, Reduce) and s.op.dim == "t"]
         assert len(after) == count, name
 
 
-def test_places_of_a_convolution_are_loaded_once() -> None:
-    """The gradient reads what a convolution looks back on for its value and for that of its taps
-    alike, and the taps before the first block of tokens."""
+def test_a_turn_of_a_walk_loads_each_token_once() -> None:
+    """The gradient of a convolution is one program: what a token looks back on is carried, the taps
+    are loaded before the first turn, and what was kept before the first token in turns before."""
     (region,) = [r for r in regions_of(lowered(archc.load("kda").layer)) if r.name == "q"]
     made = lower(region, gradient_of(region, gradient))
     assert isinstance(made, RegionKernels)
-    body = made.gradient[0].program.body
-    read = [s.op.buffer.name for s in statements(body) if isinstance(s.op, Load)]
-    assert sorted(read) == ["c_q", "d_q", "q_raw", "q_raw_past"]
-    first = [s.op.buffer.name for s in body.statements if isinstance(s.op, Load)]
-    assert first == ["c_q"]
+    for program, wanted in ((made.values, ["q_raw"]), (made.gradient, ["d_q", "q_raw"])):
+        body = program.program.body
+        turns = [s for s in body.statements if isinstance(s.op, For)]
+        read = [_read(each.blocks[0]) for each in turns]
+        assert read[-1] == wanted
+        assert all("q_raw_past" in each for each in read[:-1])
+        assert _read(body, within=False) == ["c_q"]
+
+
+def _read(block: Block, within: bool = True) -> list[str]:
+    """The buffers that a block reads."""
+    found = statements(block) if within else block.statements
+    return sorted(s.op.buffer.name for s in found if isinstance(s.op, Load))

@@ -20,7 +20,7 @@ import triton.language as tl
 
 from archc.runtime.jit import kernel
 from archc.runtime.tiles import (
-    dot_apart, grid_barrier, join_max, join_min, join_product, load_tile, logistic,
+    dot_apart, grid_barrier, join_max, join_min, join_product, load_tile, logistic, pushed,
     real_power, real_quotient, real_remainder, store_tile,
 )
 

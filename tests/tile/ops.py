@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import sympy
 import torch
 from torch import Tensor
 
@@ -48,6 +49,16 @@ def _from_the_last(k: Composer, x: Tile) -> Tile:
     return x.pick(index.ordered("r", "c"), "c")
 
 
+def _pushed(k: Composer, x: Tile) -> Tile:
+    """Three places of a run, beside one that stays, filled by x, 2x, 3x and 4x: what is left is 2x,
+    3x and 4x, which are told apart by what they are multiplied with."""
+    run = k.full(7.0, *x.dims, dim("w", 4))
+    for n in range(1, 5):
+        run = run.push(x * float(n), sympy.Integer(3))
+    place = k.apply("real", k.iota("w", 4) + 1)
+    return (run * place).sum("w")
+
+
 def _first_largest(k: Composer, x: Tile) -> Tile:
     flat = k.apply("floor", x)  # many are equal
     return k.apply("real", flat.reduce("argmax", "c")) + x * 0.0
@@ -70,6 +81,7 @@ ON_ROWS: Mapping[str, tuple[Callable[[Composer, Tile], Tile], Callable[[Tensor],
     "sums_from_the_end": (
         lambda k, x: x.scan("sum", "c", reverse=True), lambda x: x.flip(1).cumsum(1).flip(1)
     ),
+    "places_moved": (_pushed, lambda x: (2 + 2 * 3 + 3 * 4) * x + 28),
     "products": (lambda k, x: x.scan("product", "c"), lambda x: x.cumprod(1)),
     "largest_so_far": (lambda k, x: x.scan("max", "r"), lambda x: x.cummax(0)[0]),
     "smallest_so_far": (lambda k, x: x.scan("min", "c"), lambda x: x.cummin(1)[0]),
