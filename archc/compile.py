@@ -39,6 +39,7 @@ from archc.ir.value_names import cotangent
 from archc.ir.verify import verify
 from archc.limits import deep_calls
 from archc.lowering.token import RegionKernels, lower
+from archc.numerics.angles import angles_in_loops
 from archc.numerics.gates import gates_in_logs
 from archc.recurrence.affine.normalize import decays
 from archc.recurrence.chunk.chunked import chunked
@@ -140,7 +141,13 @@ def folded(attend: ir.Attend) -> tuple[Found, ...]:
 def with_chunks(layer: ir.Layer) -> ir.Layer:
     """The layer with its recurrences in both forms, and everything else where the spec has it: what
     is proved of gates holds for the whole layer, and stays when its memory is taken out."""
-    return in_chunks(in_logs(simplify(layer)))
+    return in_chunks(entered(layer))
+
+
+def entered(layer: ir.Layer) -> ir.Layer:
+    """The layer, its recurrences with gates as logarithms and turns as angles, and all else that
+    enters them where the spec has it: what a memory taken out has as arguments."""
+    return in_logs(angles_in_loops(simplify(layer)))
 
 
 PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
@@ -149,6 +156,7 @@ PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
     ("separate", separate),
     ("scales", scaled_queries),
     ("absorb", absorb),
+    ("angles", angles_in_loops),
     ("gates", in_logs),
     ("chunk", in_chunks),
 )

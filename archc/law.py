@@ -25,7 +25,7 @@ from archc.backends.eager.memory import memory_of
 from archc.backends.expression import number
 from archc.backends.load import load as load_text
 from archc.backends.writer import Names, snake
-from archc.compile import before_chunks
+from archc.compile import entered
 from archc.dims import at
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -51,7 +51,7 @@ class NoLaw(ValueError):
 def of(layer: ir.Layer) -> CompositionLaw:
     """The law of a layer's memory. Raises NoLaw where a state has none, and `cut.NoMemory` for a
     layer without a memory: both are ValueErrors."""
-    ready = before_chunks(layer)
+    ready = entered(layer)
     memory = cut.op(ready, stated(ready))
     found = law_of_layer(memory)
     if isinstance(found, Refusal):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import archc
 from archc.algebra.cut import op
-from archc.compile import before_chunks
+from archc.compile import entered
 from archc.numerics.stated import stated
 
 SIZES = {"batch": 2, "t": 37, "H": 2, "K": 4, "V": 3, "D": 5}
@@ -39,7 +39,7 @@ layer Cascade(H, K = 4, V = 3):
 
 def random_inputs(spec: archc.Spec, seed: int = 0) -> list[Tensor]:
     """Random arguments of the memory in float64, where the layer says that they lie."""
-    ready = before_chunks(spec.layer)
+    ready = entered(spec.layer)
     memory = op(ready, stated(ready))
     bounds = {bound.name: bound for bound in memory.chunk.bounds}
     generator, found = torch.Generator().manual_seed(seed), []

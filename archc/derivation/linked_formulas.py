@@ -109,6 +109,12 @@ def _parts(formulas: Formulas, read: LinkedRead) -> list[tuple[bool, Math]]:
 
 def chunk(form: NormalForm, letters: Letters) -> Iterator[Block]:
     """The share of a state in another, the rows of a chunk, and the states after it."""
+    turned = form.links is not None and form.links.turn is not None
+    return _turned(letters) if turned else _by_numbers(letters)
+
+
+def _by_numbers(letters: Letters) -> Iterator[Block]:
+    """The same of states that scale one another by numbers."""
     left, fed, x, y = letters.of("F"), letters.of("A"), letters.of("x"), letters.of("y")
     w, c, last = letters.of("w"), letters.of("c"), letters.of("C")
 
@@ -143,6 +149,40 @@ def chunk(form: NormalForm, letters: Letters) -> Iterator[Block]:
         row(of("S", "p", last), EQUALS, Sum("∑", Name("q")), Fence(row(
             of(left, "pq", f"{last}0"), of("S", "q", "0"), PLUS, Sum("∑", Name("j")),
             of(left, "pq", f"{last}j"), of(x, "q", "j"), transposed(of(y, "j")),
+        ))),
+        "to the next chunk", SEQUENTIAL,
+    )  # fmt: skip
+
+
+def _turned(letters: Letters) -> Iterator[Block]:
+    """The same of states that are turned: in a frame that turns with them, they only decay."""
+    turn, decay, x, y = letters.of("R"), letters.of("D"), letters.of("x"), letters.of("y")
+    w, c, last = letters.of("w"), letters.of("c"), letters.of("C")
+
+    def of(letter: str, *places: str) -> Math:
+        return Name(letter, places)
+
+    def within(row_: str, letter: str, at: str) -> Math:
+        return Fence(row(transposed(of(turn, row_)), of(letter, at)))
+
+    yield para(
+        "Call ", of(turn, "i"), " the turn by the sum of the angles from the start of the chunk to"
+        " row ", Name("i"), " (the identity where nothing turns), and ", of(decay, "ij"), " the"
+        " decay from row ", Name("j"), " to row ", Name("i"), ", a number for each state and"
+        " channel. Vectors are those of all states, one below the other. In the frame that turns"
+        " with the states they only decay, so that pairs of rows meet as those of one state do:",
+    )  # fmt: skip
+    yield Formula(
+        row(of(y, "i"), EQUALS, of(c, "i"), PLUS, transposed(of("S", "0")), of(decay, "i-1,0"),
+            within("i-1", w, "i"), PLUS, Sum("∑", row(Name("j"), Sign("<"), Name("i"))),
+            Fence(row(transposed(within("i-1", w, "i")), of(decay, "i-1,j"), within("j", x, "j"))),
+            of(y, "j")),
+        "one triangular system", PARALLEL,
+    )  # fmt: skip
+    yield Formula(
+        row(of("S", last), EQUALS, of(turn, last), Fence(row(
+            of(decay, f"{last}0"), of("S", "0"), PLUS, Sum("∑", Name("j")),
+            of(decay, f"{last}j"), within("j", x, "j"), transposed(of(y, "j")),
         ))),
         "to the next chunk", SEQUENTIAL,
     )  # fmt: skip

@@ -59,17 +59,22 @@ def _with_parameter(graph: Graph, op: ir.Recurrence, operands: Sequence[int]) ->
 
 def _given(graph: Graph, node: Node, values: Mapping[int, int]) -> int:
     """The Recurrence with nodes of its body as captures, from their values at every token."""
-    op, body = node.op, node.op.body.copy()
-    outside = dict(zip(op.captures, node.operands, strict=False))
+    body = node.op.body.copy()
+    outside = dict(zip(node.op.captures, node.operands, strict=False))
     for id, value in values.items():
         name = marked(f"product.{id}", outside, ".")
         outside[name] = value
         body.substitute(id, body.add(ir.Input(name, body[id].type), name=body[id].name))
+    return with_captures(graph, node, outside, body)
+
+
+def with_captures(graph: Graph, node: Node, outside: Mapping[str, int], body: Graph) -> int:
+    """A Recurrence with another body, which reads what it needs of the values outside, by name."""
     body.prune()
     read = {n.op.name for n in body if isinstance(n.op, ir.Input)}
     captures = tuple(name for name in outside if name in read)
-    given = [*(outside[name] for name in captures), *node.operands[len(op.captures) :]]
-    return graph.add(replace(op, captures=captures, body=body), *given)
+    given = [*(outside[name] for name in captures), *node.operands[len(node.op.captures) :]]
+    return graph.add(replace(node.op, captures=captures, body=body), *given)
 
 
 def products_before(graph: Graph) -> Graph:

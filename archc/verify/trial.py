@@ -136,26 +136,31 @@ def symbols(graph: Graph) -> set[str]:
 def random(
     type: Type, sizes: Mapping[str, int], lies: Interval, generator: torch.Generator
 ) -> Tensor:
-    """Random numbers of a type, on the side of 0 that an interval says."""
+    """Random numbers of a type, on the side of 0 that an interval says, and above its low end if
+    that is above 0."""
     shape = [int(at(axis.size, sizes)) for axis in type.axes]
     x = torch.randn(shape, generator=generator, dtype=torch.float64)
     if type.dtype == "bool":
         return x > 0
     if type.dtype == "int":
-        return (x.abs() * 2).long()
+        return (x.abs() * 2 + max(float(lies.low), 0)).long()
+    if lies.low > 0:
+        return x.abs() + float(lies.low)
     return -x.abs() if lies.nonpositive else x.abs() if lies.nonnegative else x
 
 
 def furthest(found: Values, wanted: Values, together: bool = False) -> float:
     """The largest difference of values of one name, against the largest value of that name, or
-    `together` of all."""
-    sizes = {n: x[x.isfinite()].abs().max().item() if x.numel() else 0.0 for n, x in wanted.items()}
+    `together` of all. What is no number in both is the same."""
+    finite = {name: x[x.isfinite()] for name, x in wanted.items()}
+    sizes = {name: x.abs().max().item() if x.numel() else 0.0 for name, x in finite.items()}
     whole = max(sizes.values(), default=0.0)
     errors = [0.0]
     for name, x in wanted.items():
         y = found[name].to(x.dtype)
         if x.numel():
-            away = torch.where(x == y, 0.0, (x - y).abs()).max().item()
+            same = (x == y) | (x.isnan() & y.isnan())
+            away = torch.where(same, 0.0, (x - y).abs()).max().item()
             least = whole if together else 1e-3 * whole
             error = away / max(sizes[name], least, 1e-30)
             errors.append(error if math.isfinite(error) else math.inf)

@@ -283,3 +283,26 @@ def test_a_cell_that_weighs_its_input_itself() -> None:
         return torch.func.functional_call(cell, weights, (inputs["x"],))[0]
 
     held("gru", reference, X, d=4, N=3)
+
+
+def test_complex_states_that_are_turned() -> None:
+    """Beside numbers that torch knows to be complex."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        alpha, lam = torch.exp(-softplus(x @ p["W_a"])), (x @ p["W_l"]).sigmoid()
+        turn = torch.polar(alpha[..., None].expand(2, 5, 2, 3), heads(x, p["W_t"]))
+        q = torch.complex(heads(x, p["Q_r"]), heads(x, p["Q_i"]))
+        k = torch.complex(heads(x, p["K_r"]), heads(x, p["K_i"]))
+        write = k[..., None] * heads(x, p["W_v"])[..., None, :]
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            share = lam[:, t, :, None, None]
+            if t > 0:
+                state = state + (1 - share) * write[:, t - 1]
+            state = turn[:, t, :, :, None] * state + share * write[:, t]
+            return state, (state * q[:, t, :, :, None].conj()).sum(2).real
+
+        return back(loop(q.new_zeros(2, 2, 3, 2), 5, step), p["W_o"])
+
+    held("turned_states", reference, X, d=4, H=2, R=3, V=2)

@@ -121,6 +121,39 @@ layer Example(H):
         o = s[t] * v - p[t]
     output o
 """,
+    # Parameters are read where the state is.
+    "a memory that makes its keys": """
+layer Example(H, K, V):
+    input q[H, K], v[H, V], x[H, K]
+    param W[H, K, K']; w[H, K]
+    recurrence S[K, V] over H:
+        k = W.T @ (x * w)
+        S[t] = 0.9 * S[t-1] + k @ v.T
+        o = S[t].T @ q
+    output o
+""",
+    # Two matrices that each token turns into one another, channel by channel, are corrected
+    # together; then each by the other alone, with numbers that go in a circle.
+    "matrices in a circle": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], u[H, K], x[H, K], v[H, V], z[H, V], a[H], b[H]
+    be = sigmoid(b)
+    uk = l2norm[K](k)
+    f = exp(-softplus(x))
+    c = f * cos(u)
+    s = f * sin(u)
+    recurrence S[K, V], P[K, V], M[K, V], N[K, V] over H:
+        S1 = diag(c) @ S[t-1] + diag(s) @ P[t-1]
+        P1 = diag(c) @ P[t-1] - diag(s) @ S[t-1]
+        e = S1.T @ uk + 0.3 * P1.T @ q - v
+        S[t] = S1 - 0.5 * be * uk @ e.T
+        P[t] = P1 - 0.1 * q @ e.T + k @ z.T
+        r = S[t].T @ q + P[t-1].T @ u
+        M[t] = 0.8 * tanh(a) * M[t-1] + 0.3 * N[t-1] - 0.5 * uk @ (N[t-1].T @ uk - tanh(r)).T
+        N[t] = 0.4 * tanh(b) * M[t-1] + 0.7 * N[t-1] + q @ v.T
+        o = M[t].T @ q + N[t-1].T @ k + r
+    output o
+""",
     # Corrected along the values and read along the keys, the values and both, before and after;
     # a decay for each value, and one that is a number.
     "corrections along the values": """
@@ -174,7 +207,9 @@ def test_modules_and_functions(name: str) -> None:
     check_op(INVENTIONS[name])
 
 
-@pytest.mark.parametrize("name", ["a memory of errors", "rank two and three reads"])
+@pytest.mark.parametrize(
+    "name", ["a memory of errors", "rank two and three reads", "matrices in a circle"]
+)
 def test_a_sequence_in_parts(name: str) -> None:
     """By the composition law."""
     spec = archc.parse(INVENTIONS[name])

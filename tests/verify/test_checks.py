@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import pytest
 
+import archc
 from archc.commands.stages import layer_of
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -69,3 +70,20 @@ def test_gates_are_extreme_where_there_are_gates():
     assert not list(checks.safe_checks(Trial(study("lstm"), 4)))
     assert not list(checks.safe_checks(Trial(study("delta"), 4)))
     assert any(isinstance(node.op, ir.Recurrence) for node in Trial(study("kda"), 4).step)
+
+
+def test_what_is_no_number_in_every_form_is_no_fault():
+    """A root of what the numbers that are drawn make negative, throughout."""
+    text = """
+layer Spread(d):
+    input x[d]
+    n = position(x) + 1
+    recurrence m[d], s[d]:
+        m[t] = m[t-1] + (x - m[t-1]) / n
+        s[t] = s[t-1] + (x - m[t-1]) * (x - m[t])
+        y = sqrt(s[t] / n - 9)
+    output y
+"""
+    found = run(Trial(next(studies_of(archc.parse(text).layer)), 8))
+    assert found
+    assert [(check.what, error) for check, error in found if not error <= check.limit] == []

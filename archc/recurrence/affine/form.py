@@ -116,7 +116,8 @@ class StateForm:
 @dataclass(frozen=True)
 class LinkedTerm:
     """`x * (c + the sum over j of reads[j] . S_j[t-1])`, of which state i gets `writes[i]` times: x
-    and reads on the key axes, c on the value axes, writes numbers."""
+    and reads on the key axes, c on the value axes, writes numbers. With a turn x is 1, and writes
+    are on the key axes."""
 
     x: sympy.Expr
     c: sympy.Expr
@@ -145,15 +146,26 @@ class LinkedRead:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """States that are only scaled, each by one of `sizes` (numbers, or on the key axes), and then
+    turned by `angle`, the first one into the second; 0 is no turn."""
+
+    sizes: tuple[sympy.Expr, ...]
+    angle: sympy.Expr
+
+
+@dataclass(frozen=True)
 class Links:
-    """Matrix states with the same axes that scale one another by numbers (`NormalForm.blocks`),
-    what is written to them, and what reads them. `whole` are nodes that take one as it is."""
+    """Matrix states with the same axes that scale one another (`NormalForm.blocks`) by numbers, or
+    as a turn, what is written to them, and what reads them. `whole` are nodes that take one as it
+    is."""
 
     key: tuple[Axis, ...]
     value: tuple[Axis, ...]
     terms: tuple[LinkedTerm, ...]
     reads: tuple[LinkedRead, ...]
     whole: tuple[int, ...]
+    turn: Turn | None = None
 
 
 @dataclass(frozen=True)

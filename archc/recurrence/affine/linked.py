@@ -55,17 +55,44 @@ def linked(
     sums = [each for row in rows for each in row.sums]
     sums += [each for _, found, _ in reads for each in found]
     roles = _roles(recurrence, first, sums)
-    _check_numbers(table, roles, [entry for row in rows for entry in row.blocks])
-    terms = _terms(table, roles, rows, [f"{name}@0" for name in states])
+    turn = turn_of(table, roles, [row.blocks for row in rows])
+    if turn is None:
+        _check_numbers(table, roles, [entry for row in rows for entry in row.blocks])
+    terms = _terms(table, roles, rows, [f"{name}@0" for name in states], turn is not None)
     links = nf.Links(
         tuple(axis for axis in first.axes if axis.name in roles.key),
         tuple(axis for axis in first.axes if axis.name in roles.value),
         tuple(terms),
         tuple(_read(states, *read) for read in reads),
         tuple(whole),
+        turn,
     )
     blocks = tuple(row.blocks for row in rows)
     return nf.NormalForm(nf.LINKED, states, (), table.atoms, None, blocks, links)
+
+
+def turn_of(
+    table: Table, roles: Roles, blocks: Sequence[Sequence[sympy.Expr]]
+) -> nf.Turn | None:
+    """The turn that a block matrix is: a circle of two states, or no state into another with a gate
+    for each channel, or with none at all."""
+    sizes = tuple(row[place] for place, row in enumerate(blocks))
+    others = [entry for p, row in enumerate(blocks) for q, entry in enumerate(row) if p != q]
+    held = {side_of(table, roles, s) for row in blocks for e in row for s in table.symbols(e)}
+    if held - {"key", "scalar"}:
+        return None
+    if not any(others):
+        return nf.Turn(sizes, ZERO) if "key" in held or {*sizes} == {ONE} else None
+    if len(blocks) != 2 or sizes[0] != sizes[1] or sympy.expand(others[0] + others[1]) != 0:
+        return None
+    for cos in (s for s in table.symbols(sizes[0]) if table.atoms[s].fn == "cos"):
+        (angle,) = table.atoms[cos].args
+        sin, size = table.fn("sin", angle), coefficient(table, sizes[0], cos)
+        if sympy.expand(size * cos - sizes[0]) == 0:
+            for sign in (1, -1):
+                if sympy.expand(others[1] - sign * size * sin) == 0:
+                    return nf.Turn((size, size), sign * angle)
+    return None
 
 
 def _update(
@@ -142,10 +169,10 @@ def _check_numbers(table: Table, roles: Roles, entries: Sequence[sympy.Expr]) ->
 
 
 def _terms(
-    table: Table, roles: Roles, rows: Sequence[_Update], names: Sequence[str]
+    table: Table, roles: Roles, rows: Sequence[_Update], names: Sequence[str], turned: bool
 ) -> list[nf.LinkedTerm]:
     """The terms written to all states, by product: those of several states that differ by a number
-    are one."""
+    are one; `turned`: or by what they are written along."""
     found: dict[tuple[sympy.Expr, ...], dict[int, sympy.Expr]] = {}
     for place, row in enumerate(rows):
         for x, (c, reads) in _written(table, roles, row, names).items():
@@ -155,7 +182,9 @@ def _terms(
                 continue
             scale = content(table, roles, lead, parts)
             bare = tuple(sympy.expand(part / scale) for part in parts)
-            found.setdefault((x, *bare), {})[place] = scale
+            along, number = (ONE, x * scale) if turned else (x, scale)
+            own = found.setdefault((along, *bare), {})
+            own[place] = own.get(place, ZERO) + sympy.expand(number)
     return [_term(table, key, scales, len(rows)) for key, scales in found.items()]
 
 
@@ -165,7 +194,7 @@ def _term(
     """A term, with a number that all states have in common in the row that they are written."""
     x, c, *reads = parts
     common = ONE
-    if len(set(scales.values())) == 1:
+    if x != ONE and len(set(scales.values())) == 1:
         common = next(iter(scales.values()))
         scales = dict.fromkeys(scales, ONE)
     return nf.LinkedTerm(

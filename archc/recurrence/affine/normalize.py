@@ -62,14 +62,21 @@ def component(recurrence: ir.Recurrence, states: tuple[str, ...]) -> NormalForm:
 def _several(
     recurrence: ir.Recurrence, linear: Mapping[int, Degree], states: tuple[str, ...]
 ) -> NormalForm:
-    """The form of states that feed one another: element by element, or else as matrices."""
+    """The form of states that feed one another: as matrices that are only read, or else element by
+    element."""
     try:
-        return coupled(recurrence, linear, states)
-    except Refused as refused:
+        found = linked(recurrence, linear, states)
+    except (Refused, TooLong) as refused:
         try:
-            return linked(recurrence, linear, states)
-        except (Refused, TooLong):
-            raise refused from None
+            return coupled(recurrence, linear, states)
+        except Refused as other:
+            raise (refused if isinstance(refused, Refused) else other) from None
+    if found.links is not None and found.links.whole:
+        try:
+            return coupled(recurrence, linear, states)
+        except Refused:
+            return found
+    return found
 
 
 def sequential(states: tuple[str, ...], refusal: Refusal) -> NormalForm:

@@ -91,10 +91,10 @@ def coupled(
     column = fresh("part", [part, *first.axes, *used], size)
     name = " ".join(state.name for state in states)
     whole = replace(first, name=name, axes=(first.axes[0], part, *first.axes[1:]))
-    rows = [_gathered(frame, column, entries) for entries in blocks]
-    matrix = _gathered(frame, part, rows)
+    rows = [gathered(frame, column, entries) for entries in blocks]
+    matrix = gathered(frame, part, rows)
     assert matrix is not None, "states that nothing couples"
-    write, initial = (_gathered(frame, part, values) for values in (writes, initials))
+    write, initial = (gathered(frame, part, values) for values in (writes, initials))
     assert initial is not None
     zero = frame.number(0)
     found = dense(frame, whole, matrix, part.name, column, zero, write, initial)
@@ -111,7 +111,7 @@ def _present(*rows: Sequence[int | None]) -> list[int]:
     return [id for row in rows for id in row if id is not None]
 
 
-def _gathered(frame: Frame, axis: Axis, ids: Sequence[int | None]) -> int | None:
+def gathered(frame: Frame, axis: Axis, ids: Sequence[int | None]) -> int | None:
     """Values one after the other along a new axis, 0 where there is none; they may differ in axes,
     so that Stack would not take them."""
     places = [None if id is None else frame.add(ck.Place(axis, i), id) for i, id in enumerate(ids)]

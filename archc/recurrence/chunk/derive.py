@@ -54,6 +54,7 @@ from archc.recurrence.chunk.matrix import MatrixForm, TokenStep, TokenTerm
 from archc.recurrence.chunk.scan import Carried, diagonal
 from archc.recurrence.chunk.stepwise import stepwise
 from archc.recurrence.chunk.tropical import differences_first, running_max
+from archc.recurrence.chunk.turned_matrices import TurnedForm
 
 
 def derive(
@@ -318,14 +319,23 @@ class Derivation:
             for term in links.terms
             if not alone or any(read != 0 for read in term.reads)
         ]
-        return LinkedForm(self.frame, links.key, states, blocks, terms, starts)
+        if links.turn is None:
+            return LinkedForm(self.frame, links.key, states, blocks, terms, starts)
+        gates = [self._log(form, size) for size in links.turn.sizes]
+        angle = self._some(form, links.turn.angle)
+        return TurnedForm(self.frame, links.key, states, gates, angle, terms, starts)
 
     def _linked_read(self, form: NormalForm, made: LinkedForm, read: LinkedRead) -> int:
         """A read of linked states along tokens, with the axes of the body's node."""
         parts = [self._some(form, read.free)]
+        together: dict[tuple[bool, sympy.Expr], list[sympy.Expr]] = {}
         for part in read.parts:
-            value = made.of_state(part.state, self._value(form, part.covector), part.written)
-            parts.append(self.frame.times(value, self._factor(form, part.scale)))
+            nothing: list[sympy.Expr] = [sympy.Integer(0)] * len(form.states)
+            covectors = together.setdefault((part.written, part.scale), nothing)
+            covectors[part.state] += part.covector
+        for (written, scale), covectors in together.items():
+            value = made.of_states([self._some(form, each) for each in covectors], written)
+            parts.append(self.frame.times(value, self._factor(form, scale)))
         total = self.frame.total(parts)
         assert total is not None, "a read has parts"
         return self.frame.full(total, self.body[read.node].type.axes)

@@ -2,7 +2,8 @@
 
 Within a chunk, let P[i] be the product of the matrices of numbers from its start to row i, and
 F_m[i, j] what of the numbers by which term m writes at row j is left at row i, both with an entry
-for each state: scans along the rows. Then, with Z the states before the chunk,
+for each state: scans along the rows, of one state after the other, or of all where they scale one
+another in a circle. Then, with Z the states before the chunk,
 
     Y_m = c_m + sum over p of w_mp (P[i-1] Z)_p
               + sum over p and m' of (w_mp . x_m'[j]) F_m'p[i-1, j] Y_m'
@@ -17,13 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import sympy
+
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.typing import layer_graph
 from archc.ir.value_names import state_at_start
-from archc.recurrence.chunk.derived import NotChunked
+from archc.recurrence.chunk.coupled import fresh, gathered
 from archc.recurrence.chunk.frame import Frame, input_of
 from archc.recurrence.chunk.matrix import MatrixForm, Slot
 from archc.recurrence.chunk.scan import along_rows, in_rows
@@ -96,6 +99,8 @@ class LinkedForm(MatrixForm):
     def _scanned(self, given: Callable[[int], tuple[int | None, int]]) -> list[int | None]:
         """A vector with an entry for each state, scanned along the rows: `given` says what is added
         to an entry there, and its value before the chunk."""
+        if self.order is None:
+            return self._scanned_together(given)
         frame, made = self.frame, list[int | None]([None] * len(self.states))
         firsts = [given(p)[1] for p in range(len(self.states))]
         for p in self.order:
@@ -112,6 +117,21 @@ class LinkedForm(MatrixForm):
             local = frame.number(0) if total is None else total
             made[p] = along_rows(frame, own, frame.with_heads(local, own), frame.number(first))
         return made
+
+    def _scanned_together(self, given: Callable[[int], tuple[int | None, int]]) -> list[int | None]:
+        """The same where numbers go in a circle: one scan with their matrix."""
+        frame, count = self.frame, len(self.states)
+        held = [a for row in self.blocks for id in row if id for a in frame.graph[id].type.axes]
+        part = fresh("part", held, sympy.Integer(count))
+        out = fresh("part", [*held, part], sympy.Integer(count))
+        matrix = gathered(frame, out, [gathered(frame, part, row) for row in self.blocks])
+        added = gathered(frame, part, [given(p)[0] for p in range(count)])
+        first = gathered(frame, part, [frame.number(given(p)[1]) for p in range(count)])
+        assert matrix is not None and first is not None, "there are states"
+        local = frame.full(frame.real(frame.number(0)), (part,)) if added is None else added
+        local = frame.with_heads(local, matrix)
+        found = along_rows(frame, matrix, local, first, matrix=(out.name, part.name))
+        return [frame.add(ck.Select(part.name, p), found) for p in range(count)]
 
     def _before(self, id: int | None, first: int = 0) -> int | None:
         """A number of the row before each, `first` at the beginning."""
@@ -184,26 +204,33 @@ class LinkedForm(MatrixForm):
         return frame.full(frame.real(frame.number(0)), axes)
 
     def _carry(self) -> None:
-        frame, count = self.frame, range(len(self.states))
+        count = range(len(self.states))
         unknown, inverse = self._system()
         wanted = [[self._reads_start(slot, q) for slot in unknown] for q in count]
         captured: dict[str, int | None] = {}
         for u, slot in enumerate(unknown):
-            left = self._left_of(slot)
             for q in count:
                 if any(id is not None for id in wanted[q]):
                     captured[f"W{u}.{q}"] = self._solved(inverse[u], wanted[q])
             for p in count:
-                captured[f"X{u}.{p}"] = self._until(slot.x, left[p])
+                captured[f"X{u}.{p}"] = self._ended(slot, p)
             captured[f"U{u}.0"] = self._free(unknown, inverse[u], 0)
         for p in count:
             captured[f"write.{p}"] = self._written_to(p)
             for q in count:
-                number = self.start[p][q]
-                captured[f"kept {p}.{q}"] = None if number is None else frame.last(number)
+                captured[f"kept {p}.{q}"] = self._kept(p, q)
         self._linked_recurrence(
             unknown, {name: id for name, id in captured.items() if id is not None}
         )
+
+    def _ended(self, slot: Slot, p: int) -> int | None:
+        """What rows write to state p, as it is left after the chunk."""
+        return self._until(slot.x, self._left_of(slot)[p])
+
+    def _kept(self, p: int, q: int) -> int | None:
+        """How much of state q before the chunk is in state p after it."""
+        number = self.start[p][q]
+        return None if number is None else self.frame.last(number)
 
     def _reads_start(self, slot: Slot, q: int) -> int | None:
         """The covector with which a term reads state q as it was before the chunk."""
@@ -218,8 +245,8 @@ class LinkedForm(MatrixForm):
     def _written_to(self, p: int) -> int | None:
         """The writes into state p, as they are after the chunk, of terms that read nothing."""
         parts = []
-        for slot, left in zip(self.slots, self.left, strict=True):
-            x, row = self._until(slot.x, left[p]), slot.rows[0]
+        for slot in self.slots:
+            x, row = self._ended(slot, p), slot.rows[0]
             if slot.w is None and x is not None and row is not None:
                 parts.append(self.frame.product(x, row, (self.frame.row.name,)))
         return self.frame.total(parts)
@@ -282,7 +309,16 @@ class LinkedForm(MatrixForm):
 
     # --- reads ----------------------------------------------------------------------------------
 
-    def of_state(self, p: int, query: int, written: bool) -> int:
+    def of_states(self, queries: Numbers, written: bool) -> int:
+        """The sum of values along tokens that are read of the states, with a covector of each."""
+        parts = [
+            self._of_state(p, query, written)
+            for p, query in enumerate(queries)
+            if query is not None
+        ]
+        return self._sum(parts)
+
+    def _of_state(self, p: int, query: int, written: bool) -> int:
         """The values along tokens that are read of state p with a covector: after the token if
         `written`, else before it."""
         frame, query = self.frame, self.frame.cut(query)
@@ -301,16 +337,13 @@ class LinkedForm(MatrixForm):
         return frame.joined(self._sum(parts))
 
 
-def in_turn(blocks: Sequence[Numbers]) -> list[int]:
-    """The states, each after those that are scaled into it. Raises NotChunked."""
+def in_turn(blocks: Sequence[Numbers]) -> list[int] | None:
+    """The states, each after those that are scaled into it; None where they go in a circle."""
     order, left = list[int](), list(range(len(blocks)))
     while left:
         ready = [p for p in left if all(blocks[p][q] is None or q == p or q in order for q in left)]
         if not ready:
-            raise NotChunked(
-                "states that are corrected scale one another in a circle",
-                "let each state scale the next one only, or run it token by token",
-            )
+            return None
         order.append(ready[0])
         left.remove(ready[0])
     return order

@@ -1,0 +1,62 @@
+"""What turns states enters a recurrence as its angle, and nothing else does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import archc
+from archc.algebra.simplify import simplify
+from archc.ir import layer as ir
+from archc.ir.meaning import evaluate
+from archc.numerics.angles import angles_in_loops
+
+HEAD = """
+layer L(N):
+    input x[N], th[N], a[N]
+    {before}
+    recurrence h[N], g[N]:
+        {first}
+        g[t] = 0.9 * g[t-1] + h[t-1]
+    output h
+"""
+
+
+def loop_of(layer: ir.Layer) -> ir.Recurrence:
+    return next(node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
+
+
+@pytest.mark.parametrize(
+    ("before", "first", "enters"),
+    [
+        ("c = cos(th)", "h[t] = c * h[t-1] + x", {"th", "x"}),
+        ("c = sigmoid(a) * cos(th)", "h[t] = c * h[t-1] - sin(th) * g[t-1] + x", {"th", "x"}),
+        ("c = -sin(th) / 2", "h[t] = (a * c) * h[t-1] + x", {"th", "x", "a"}),
+    ],
+)
+def test_angles_enter(before: str, first: str, enters: set[str]) -> None:
+    layer = simplify(archc.parse(HEAD.format(before=before, first=first)).layer)
+    made = angles_in_loops(layer)
+    assert made is not layer
+    assert "c" not in loop_of(made).captures
+    assert enters <= {*loop_of(made).captures}
+    generator = torch.Generator().manual_seed(0)
+    inputs = {
+        name: torch.randn(2, 5, 3, generator=generator, dtype=torch.float64) for name in "xa"
+    } | {"th": torch.linspace(-1, 1, 30, dtype=torch.float64).view(2, 5, 3)}
+    inputs = {name: inputs[name] for name in (each.name for _, each in layer.inputs)}
+    wanted = evaluate(layer, inputs, {}, {"N": 3}).outputs["h"]
+    torch.testing.assert_close(evaluate(made, inputs, {}, {"N": 3}).outputs["h"], wanted)
+
+
+@pytest.mark.parametrize(
+    ("before", "first"),
+    [
+        ("c = cos(th)", "h[t] = a * h[t-1] + c * x"),
+        ("c = exp(cos(th))", "h[t] = c * h[t-1] + a * x"),
+        ("c = cos(th)", "h[t] = tanh(h[t-1] + c) + a * x"),
+    ],
+)
+def test_what_turns_nothing_stays(before: str, first: str) -> None:
+    layer = simplify(archc.parse(HEAD.format(before=before, first=first)).layer)
+    assert angles_in_loops(layer) is layer
