@@ -23,6 +23,7 @@ from archc.lowering.kernel_values import CHUNKS, STAGES, KernelValues, Memory, m
 from archc.lowering.paired import DIMS
 from archc.lowering.turned import Turned, store_in_turn, sums_over
 from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Rules
+from archc.tile.alike import alike
 from archc.tile.early import early
 from archc.tile.handle import Tile
 from archc.tile.language import Program
@@ -86,7 +87,7 @@ class _Kernel:
                 refused = self._store_all()
         if refused is not None:
             return refused
-        v, program = self.v, swept(early(self.v.k.done()))
+        v, program = self.v, swept(early(alike(self.v.k.done())))
         program = replace(program, buffers=tuple(sorted(program.buffers, key=v.is_table)))
         names = {buffer.name: name for name, buffer in v.tensors.items()}
         nodes = {buffer.name: v.nodes[name] for name, buffer in v.tensors.items()}
