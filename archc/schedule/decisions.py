@@ -31,8 +31,8 @@ REASONS: Mapping[str, str] = {
     "end": "a state after the last chunk",
     "fallback": "for PyTorch",
     # widths
-    "narrow": "only for products",
-    "wide": "not only for products",
+    "narrow": "for products or results alone",
+    "wide": "not for products or results alone",
     "divided": "a quotient shows how it is rounded",
     "summed": "differences of it are wanted",
     "outside": "as the caller has it",
@@ -41,8 +41,8 @@ REASONS: Mapping[str, str] = {
     "left": "{}",
 }
 """Reasons by name, with places for what they are about. What another kernel needs is in memory
-where it costs more to compute again; what only enters products of matrices is as narrow as the
-data."""
+where it costs more to compute again; what only enters products of matrices, or is added up to
+results, is as narrow as the data."""
 
 
 @dataclass(frozen=True)

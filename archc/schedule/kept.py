@@ -1,4 +1,4 @@
-"""The values of a chunked form that are materialised, and their dtypes."""
+"""The values of a chunked form that are materialised."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.ir.kernel import NARROW, SUMMED, WIDE
-from archc.schedule.axes import counts_chunks, own_dims, scans_numbers
-from archc.schedule.levels import PAIRED, Levels
-from archc.schedule.quotients import exact_products, exact_states
+from archc.ir.kernel import NARROW, WIDE
+from archc.schedule.axes import own_dims, scans_numbers
+from archc.schedule.levels import Levels
+from archc.schedule.widths import Widths
 
 ROWS, DIM = 64, 128
 """Bytes are compared for chunks of this many tokens, and dims of this size."""
 
-BYTES = {NARROW: 2, WIDE: 4, SUMMED: 4}
+BYTES = {NARROW: 2, WIDE: 4}
 
 
 class Kept:
@@ -30,8 +30,7 @@ class Kept:
 
     def __init__(self, graph: Graph, levels: Levels, heads: Collection[str]) -> None:
         self.graph, self.levels, self.heads = graph, levels, heads
-        self.exact, self.exact_states = exact_products(graph), exact_states(graph)
-        self._widths: dict[int, str] = {}
+        self.widths = Widths(graph, levels, heads)
         self._ids: set[int] = set()
         self._asked: set[tuple[int, int]] = set()
         for id in graph.outputs.values():
@@ -155,65 +154,14 @@ class Kept:
 
     # --- bytes ---
 
-    def width(self, id: int) -> str:
-        """The dtype of a value: as narrow as the inputs if only products of matrices read it."""
-        if id not in self._widths:
-            node = self.graph[id]
-            summed = isinstance(node.op, ck.Sums) and node.op.gates
-            narrow = self._only_in_products(self.graph, id) and not self._exact(id)
-            self._widths[id] = SUMMED if summed else NARROW if narrow else WIDE
-        return self._widths[id]
-
-    def _exact(self, id: int) -> bool:
-        """Whether a value is a state, or read by another kernel, for products that are exact."""
-        graph, of = self.graph, self.levels.of
-        elsewhere = (user for user in graph.users(id) if of[user] != of[id])
-        return id in self.exact_states or any(user in self.exact for user in elsewhere)
-
-    def _only_in_products(self, graph: Graph, id: int) -> bool:
-        users = graph.users(id)
-        if graph is self.graph and any(user in self.levels.fallback for user in users):
-            return False  # lines of PyTorch know of one dtype
-        return bool(users) and all(self._multiplies(graph, id, graph[user]) for user in users)
-
-    def _multiplies(self, graph: Graph, id: int, user: Node) -> bool:
-        """Whether a user only multiplies matrices with the value."""
-        op = user.op
-        if isinstance(op, ir.Contract):
-            kept = {label for label, _ in op.out}
-            summed = any(label not in kept for labels in op.ins for label in labels)
-            renamed = len(op.ins) == 1 and not summed
-            if len(op.ins) == 2 and summed:
-                return self._is_matrix(graph[id])
-            return renamed and self._only_in_products(graph, user.id)
-        if isinstance(op, PAIRED) and not isinstance(op, ck.Gram):
-            return user.operands[0] == id and user.operands.count(id) == 1
-        if isinstance(op, ir.Recurrence | ck.Conjugate):
-            names = {name for name, operand in _captured(user) if operand == id}
-            inside = [n.id for n in op.body if isinstance(n.op, ir.Input) and n.op.name in names]
-            return len(names) == user.operands.count(id) and all(
-                self._only_in_products(op.body, inner) for inner in inside
-            )
-        return False
-
-    def _is_matrix(self, node: Node) -> bool:
-        """Whether a program holds more than a vector of a value: one, say what weights of keys add
-        up to at the start of a chunk, is multiplied and summed in float32, which would show what
-        was rounded, and costs next to nothing to keep."""
-        return sum(not self._one_each(axis) for axis in node.type.axes) > 1
-
-    def _one_each(self, axis: Axis) -> bool:
-        """Whether a program has one of an axis: of a batch, of heads, of chunks."""
-        return axis.kind == "batch" or axis.name in self.heads or counts_chunks(axis)
-
     def bytes(self, id: int) -> int:
         """About how many bytes of a value a chunk of one head has."""
         node = self.graph[id]
         count = 1
         for axis in node.type.axes:
             count *= 1 if axis.name in self.heads else self._length(axis)
-        width = NARROW if isinstance(node.op, ir.Input) else self.width(id)
-        return count * BYTES[width]
+        narrow = isinstance(node.op, ir.Input) or self.widths.only_multiplied(id)
+        return count * BYTES[NARROW if narrow else WIDE]
 
     def _length(self, axis: Axis) -> int:
         if axis.kind == "batch":
@@ -223,10 +171,3 @@ class Kept:
         size = axis.size.subs(ck.CHUNK, ROWS)
         size = size.subs(dict.fromkeys(size.free_symbols, DIM))
         return int(size) if isinstance(size, sympy.Integer) else DIM
-
-
-def _captured(node: Node) -> Iterable[tuple[str, int]]:
-    """The captures of the body of a Recurrence or of a Conjugate, by name: beside it stand the
-    states that it begins with, or the right side."""
-    first = int(isinstance(node.op, ck.Conjugate))
-    return zip(node.op.captures, node.operands[first:], strict=False)

@@ -81,7 +81,7 @@ class _Partition:
             walk = kind_of(level) not in WHY
             made += self._recurrences(level) if walk else self._between(level)
         buffers = [
-            Buffer(self.names[id], self.graph[id].type, self.kept.width(id))
+            Buffer(self.names[id], self.graph[id].type, self.kept.widths.of(id))
             for id in self.kept.ids
         ]  # fmt: skip
         return Kernels(self.graph, tuple(made), tuple(buffers), self.levels.fallback)
@@ -145,7 +145,7 @@ class _Partition:
             most = BLOCK if any(isinstance(n.op, ck.BlockSums) for n in nodes) else MOST
         return Kernel(
             title, self.graph, loads, home, grid, split, why=why, most=most,
-            in_parts=self.kept.exact,
+            in_parts=self.kept.widths.exact,
             second_split=None if turned else self._second_split(nodes, split),
             turn=turned[1] if turned else None,
         )  # fmt: skip

@@ -51,7 +51,8 @@ LEGEND = """\
   for the bytes or for the operations, whichever is longer; `share` is that time against what is
   expected with reads repeated, processors idle and the launch. `chip`: shared memory of a program.
   What another kernel needs is in memory where it costs more to compute again; what only enters
-  products of matrices is as narrow as the data. All of it is computed, nothing is measured.
+  products of matrices, or is added up to results, is as narrow as the data. All of it is computed,
+  nothing is measured.
 """
 
 

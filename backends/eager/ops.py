@@ -14,6 +14,7 @@ from archc.backends.eager.value import (
     DATA,
     INT,
     NUMBER,
+    SHORT,
     Value,
     shape_text,
 )
@@ -100,8 +101,9 @@ def reduce(scope: Scope, node: Node) -> Value:
         for axis in sorted(node.op.axes, key=value.layout.index, reverse=True):
             text = call(f"{text.at(ATOM)}.prod", str(value.layout.index(axis)))
     else:
-        text = call(f"{value.text.at(ATOM)}.{fn}", dims(value.layout, node.op.axes))
-    return Value(permuted(text, kept, layout), layout, value.kind)
+        wide = ["dtype=torch.float32"] if value.kind == SHORT else []
+        text = call(f"{value.text.at(ATOM)}.{fn}", dims(value.layout, node.op.axes), *wide)
+    return Value(permuted(text, kept, layout), layout, DATA if value.kind == SHORT else value.kind)
 
 
 def _total_of_scores(scope: Scope, node: Node, value: Value) -> Value:

@@ -11,6 +11,9 @@ NUMBER, INT, BOOL, DATA, WIDE = "number", "int", "bool", "data", "wide"
 """Kinds: a Python number; tensors of integers, of truth values, of reals in the inputs' dtype,
 and of reals made from positions alone, which keep at least float32 until they meet data."""
 
+SHORT = "short"
+"""The kind of reals in the inputs' dtype whose sums are in float32."""
+
 PLACES = "places"
 """The kind of truth values that are given as lists: along one dim, the places that hold."""
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import sympy
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.scope import Scope
-from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, Value
+from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, SHORT, Value
 from archc.backends.expression import UNARY, Text
 from archc.backends.triton.dense import dense, laid_out
 from archc.backends.triton.kernel_program import KernelProgram, launch_kernel_program
@@ -312,7 +312,8 @@ class KernelFunction(GraphFunction):
             new = "(torch.empty if cu_seqlens is None else torch.zeros)"
         body.writer.line(f"{name} = {new}({shape}, device={body.device}, dtype={kind})")
         self.made.add(name)
-        kinds = {"int": INT, "bool": BOOL, "real": DATA}
+        summed = buffer.width == NARROW and {*self.graph.users(id)} & {*self.plan.fallback}
+        kinds = {"int": INT, "bool": BOOL, "real": SHORT if summed else DATA}
         body.values[id] = Value(Text(name), buffer.type.names, kinds[buffer.type.dtype])
 
     def _dtype(self, buffer: Buffer) -> str:
