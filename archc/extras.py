@@ -6,8 +6,7 @@ from importlib.util import find_spec
 
 
 class MissingExtra(ImportError):
-    """A part of archc needs packages that are not installed; the message says which, and how they
-    come."""
+    """A part of archc needs packages that are missing; the message names them and their extra."""
 
 
 def needs(extra: str, what: str, *packages: str) -> None:

@@ -362,8 +362,7 @@ def apart(found: Instance) -> float:
 
 
 def rewritten(layer: ir.Layer, after: ir.Layer, emit: Callable[[Plan], str]) -> float:
-    """The error of what passes made of an elaborated layer, both by the oracle; 0 where no instance
-    fits."""
+    """The error of a layer after passes, both by the oracle; 0 where no instance fits."""
     import torch
 
     def drawn(sizes: Mapping[str, Number], tokens: int) -> Instance:

@@ -113,8 +113,7 @@ def share(seed: int, row: int, step: int) -> float:
 
 
 def at_shares(weights: Tensor, shares: Sequence[float]) -> Tensor:
-    """The token of each row [B, 1] with which the sum of weights [B, vocab] passes its share of the
-    whole."""
+    """The token of each row [B, 1] with which the sum of weights [B, vocab] passes its share."""
     sums = weights.double().cumsum(-1)
     passed = torch.tensor(shares, dtype=sums.dtype).to(sums.device)[:, None] * sums[:, -1:]
     return torch.searchsorted(sums, passed, right=True)

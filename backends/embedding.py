@@ -52,7 +52,7 @@ class Import:
 
 @dataclass(frozen=True)
 class Definition:
-    """A function, a class or a constant of the runtime: its module, its text, and the names that it
+    """A function, a class or a constant of the runtime: its module, text, and the names it
     reads."""
 
     name: str

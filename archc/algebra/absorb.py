@@ -87,8 +87,7 @@ class Form:
         return sympy.Add(*(size(a for a in axes if a.name != self.op.source) for axes in own))
 
     def option(self, name: str, body: Graph) -> Option:
-        """The cost of one order of the products: of the body, and of the values made of new tokens
-        outside."""
+        """The cost of one order of the products: of the body, and of values made outside it."""
         made = [self.graph[id] for id in self.outside]
         flops = operations(body, {}) + sympy.Add(*(_operations(self.graph, n) for n in made))
         moved = _moved(self.op, body) + 2 * sympy.Add(*(size(n.type.axes) for n in made))

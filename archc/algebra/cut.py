@@ -160,8 +160,7 @@ def _cut(layer: ir.Layer, inside: Iterable[int], edge: Iterable[int], known: Kno
 
 
 def promises(old: Graph, new: Graph, copies: Mapping[int, int], known: Known) -> Iterator[Bound]:
-    """Promises about the inputs of a layer that was cut off: the intervals known of the values that
-    enter."""
+    """Promises about the inputs of a layer that was cut off: the intervals of their values."""
     for id, copy in copies.items():
         node, source = new[copy], id
         if node.op == EXP and old[id].op == EXP and old[id].operands[0] not in copies:

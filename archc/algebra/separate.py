@@ -40,8 +40,7 @@ def separate(layer: ir.Layer) -> ir.Layer:
 
 
 def apart(graph: Graph, node: Node) -> int | None:
-    """(w1 + c w2) @ v -> w1 @ v + c (w2 @ v), where weights are made of softmaxes along a
-    stream."""
+    """(w1 + c w2) @ v -> w1 @ v + c (w2 @ v), where weights are made of softmaxes of a stream."""
     if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
         return None
     for place, operand in enumerate(node.operands):

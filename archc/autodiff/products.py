@@ -125,8 +125,7 @@ def _addends(body: Graph, id: int) -> list[Node]:
 
 
 def _visible(body: Graph, name: str, id: int, states: Collection[str]) -> str:
-    """The name of a value of the body outside it: of an input, or of an output, which may be
-    new."""
+    """The name of a value of the body outside it: of an input or an output, which may be new."""
     if _is_known(body[id], states):
         return body[id].op.name
     for known, output in body.outputs.items():

@@ -48,8 +48,7 @@ class Unavailable(RuntimeError):
 
 
 def refusals() -> tuple[type[Exception], ...]:
-    """The exceptions that a call of foreign code may end with: they are reported, and nothing else
-    stops."""
+    """Exceptions that foreign code may end with: they are reported, and nothing else stops."""
     found: list[type[Exception]] = [
         ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError,
         OSError, RuntimeError, SyntaxError, TypeError, ValueError,

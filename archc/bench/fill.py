@@ -12,8 +12,8 @@ from typing import Any
 
 
 def compile_a_share(share: int, shares: int) -> None:
-    """From now on, autotuners in this process compile candidates share, share + shares, ... and
-    time none."""
+    """Make autotuners in this process compile candidates share, share + shares, ... and time
+    none."""
     from triton.compiler.errors import CompileTimeAssertionFailure
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.errors import OutOfResources, PTXASError

@@ -76,8 +76,8 @@ def module_of(job: Job, file: str, dtype: torch.dtype) -> nn.Module:
 
 
 def contender(name: str, job: Job) -> nn.Module:
-    """A layer to be timed. Raises Unavailable for a peer that has none, and what the file of peers
-    raises."""
+    """A layer to be timed. Raises Unavailable for a peer without one, and errors of the peers'
+    file."""
     dtype = DTYPES[job.dtype]
     if name in (OURS, EAGER):
         return module_of(job, name, dtype)

@@ -9,8 +9,7 @@ from archc.syntax.parse import parse
 
 
 def entry(spec: str) -> dict[str, str]:
-    """The description of the last layer of `spec`: name of the spec, of the layer, kind, one line,
-    source."""
+    """The last layer of `spec`: name of the spec, of the layer, kind, one line, source."""
     decl = next(d for d in reversed(parse(read(split(spec)[0])).decls) if d.kind != "function")
     about, source = doc_parts(decl.doc)
     return {"name": spec, "layer": decl.name, "kind": decl.kind, "about": about, "source": source}

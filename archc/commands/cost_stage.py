@@ -55,8 +55,7 @@ class Costs:
 
 
 def costs_of(spec: str, given: Mapping[str, Any]) -> Costs:
-    """The costs of a spec, with the sizes that are given. Raises ArchError if the spec or a size is
-    wrong."""
+    """The costs of a spec at the given sizes. Raises ArchError if the spec or a size is wrong."""
     layer, rest = layer_and_rest(spec, given, (LENGTH,))
     tokens = rest.get(LENGTH, TOKENS)
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:

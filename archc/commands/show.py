@@ -65,8 +65,7 @@ def _placed(spec: str, given: Given) -> tuple[Layer, Conditions]:
 def _planned(
     show: Callable[[Iterable[Planned], Iterable[Attended]], str],
 ) -> Callable[[str, Given], str]:
-    """The kernels of every recurrence, and what they cost where `--set` says; and what does each
-    attend."""
+    """The kernels of every recurrence and attend, with their costs at the sizes of `--set`."""
 
     def view(spec: str, given: Given) -> str:
         layer, where = _placed(spec, given)

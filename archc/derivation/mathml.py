@@ -5,71 +5,61 @@ from __future__ import annotations
 from dataclasses import replace
 from html import escape
 
-from archc.derivation.maths import (
-    Fence,
-    Fraction,
-    Math,
-    Name,
-    Number,
-    Power,
-    Root,
-    Row,
-    Sign,
-    Sum,
-    Words,
-)
+from archc.derivation import maths
 
 
-def as_mathml(math: Math, block: bool = False, large: bool = False) -> str:
+def as_mathml(math: maths.Math, block: bool = False, large: bool = False) -> str:
     """A formula as a `math` element; `block`: on a line of its own; `large`: as large as there."""
     display = ' display="block"' if block else ' displaystyle="true"' if large else ""
     return f"<math{display}>{_element(math)}</math>"
 
 
-def _element(math: Math) -> str:
+def _element(math: maths.Math) -> str:
     match math:
-        case Name():
+        case maths.Name():
             return _name(math)
-        case Number(text):
+        case maths.Number(text):
             return f"<mn>{escape(text)}</mn>"
-        case Sign(text, tight):
+        case maths.Sign(text, tight):
             space = ' lspace="0" rspace="0"' if tight else ""
             return f"<mo{space}>{escape(text)}</mo>"
-        case Words(text):
+        case maths.Words(text):
             return f"<mtext>{escape(text).replace(' ', chr(0xA0))}</mtext>"
-        case Row(parts):
+        case maths.Row(parts):
             return f"<mrow>{''.join(_spaced(parts))}</mrow>"
-        case Fence(inner, left, right):
+        case maths.Fence(inner, left, right):
             body = _element(inner)
             return f"<mrow><mo>{escape(left)}</mo>{body}<mo>{escape(right)}</mo></mrow>"
-        case Fraction(above, below):
+        case maths.Fraction(above, below):
             return f"<mfrac>{_element(above)}{_element(below)}</mfrac>"
-        case Root(inner):
+        case maths.Root(inner):
             return f"<msqrt>{_element(inner)}</msqrt>"
-        case Power(Name() as base, exponent) if base.subs:
+        case maths.Power(maths.Name() as base, exponent) if base.subs:
             return _name(base, exponent)
-        case Power(base, exponent):
+        case maths.Power(base, exponent):
             return f"<msup>{_element(base)}{_element(exponent)}</msup>"
-        case Sum(sign, below, None):
+        case maths.Sum(sign, below, None):
             return f"<munder><mo>{sign}</mo>{_element(below)}</munder>"
-        case Sum(sign, below, above):
+        case maths.Sum(sign, below, above):
             assert above is not None
             return f"<munderover><mo>{sign}</mo>{_element(below)}{_element(above)}</munderover>"
 
 
-def _spaced(parts: tuple[Math, ...]) -> list[str]:
+def _spaced(parts: tuple[maths.Math, ...]) -> list[str]:
     """Factors side by side with a thin space between them, so that they do not read as a word."""
     found: list[str] = []
     for number, part in enumerate(parts):
         before = parts[number - 1] if number else None
-        thin = not isinstance(part, Sign | Fence) and not isinstance(before, Sign | Words | Sum)
+        thin = not isinstance(part, maths.Sign | maths.Fence) and not isinstance(
+            before, maths.Sign | maths.Words | maths.Sum
+        )
         if before is not None and thin:
             found.append('<mspace width="0.16em"/>')
         found.append(_element(part))
     return found
 
 
-def _name(name: Name, exponent: Math | None = None) -> str:
+def _name(name: maths.Name, exponent: maths.Math | None = None) -> str:
     """A letter in italics, a word or a capital Greek letter upright, a stack of rows bold, with
     what stands below and above."""
     letter = name.text.rstrip("′")

@@ -5,21 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from archc.derivation.maths import (
-    MINUS,
-    NEGATIVE,
-    PLUS,
-    TIMES,
-    Fence,
-    Fraction,
-    Math,
-    Name,
-    Number,
-    Row,
-    function,
-    named,
-    row,
-)
+from archc.derivation import maths
 from archc.functions.interval import Interval
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
@@ -29,13 +15,15 @@ DEPTH = 4
 """How far back values are spelled out."""
 
 
-def chain(study: Study, id: int) -> Iterator[tuple[Math, Interval]]:
+def chain(study: Study, id: int) -> Iterator[tuple[maths.Math, Interval]]:
     """The parts of a value of which something is known, innermost first, each with its interval."""
     seen: set[int] = set()
     yield from _parts(study, id, seen, DEPTH)
 
 
-def _parts(study: Study, id: int, seen: set[int], depth: int) -> Iterator[tuple[Math, Interval]]:
+def _parts(
+    study: Study, id: int, seen: set[int], depth: int
+) -> Iterator[tuple[maths.Math, Interval]]:
     node = study.graph[id]
     if not isinstance(node.op, ir.Elementwise) or depth == 0:
         return
@@ -50,35 +38,37 @@ def _parts(study: Study, id: int, seen: set[int], depth: int) -> Iterator[tuple[
             yield spelled(study.graph, operand), known
 
 
-def spelled(graph: Graph, id: int, depth: int = 5) -> Math:
+def spelled(graph: Graph, id: int, depth: int = 5) -> maths.Math:
     """A value by its name, or as what it is computed from."""
     node = graph[id]
     if node.name is not None:
-        return named(node.name, *(("t",) if "t" in node.type.names else ()))
+        return maths.named(node.name, *(("t",) if "t" in node.type.names else ()))
     if isinstance(node.op, ir.Param):
-        return named(node.op.name)
+        return maths.named(node.op.name)
     if isinstance(node.op, ir.Constant):
-        return Number(str(node.op.value))
+        return maths.Number(str(node.op.value))
     if depth == 0 or not isinstance(node.op, ir.Elementwise | ir.Contract):
-        return Name("…")
+        return maths.Name("…")
     if isinstance(node.op, ir.Contract):
-        return row(*(_closed(spelled(graph, operand, depth - 1)) for operand in node.operands))
+        return maths.row(
+            *(_closed(spelled(graph, operand, depth - 1)) for operand in node.operands)
+        )
     parts = [spelled(graph, operand, depth - 1) for operand in node.operands]
     fn = node.op.fn
     if fn == "neg":
-        return row(NEGATIVE, _closed(parts[0]))
+        return maths.row(maths.NEGATIVE, _closed(parts[0]))
     if fn in SIGNS and len(parts) == 2:
         closed = parts if fn == "add" else [_closed(part) for part in parts]
-        return row(closed[0], SIGNS[fn], closed[1])
+        return maths.row(closed[0], SIGNS[fn], closed[1])
     if fn == "div":
-        return Fraction(*parts)
-    return function(fn, *parts)
+        return maths.Fraction(*parts)
+    return maths.function(fn, *parts)
 
 
-SIGNS = {"add": PLUS, "sub": MINUS, "mul": TIMES}
+SIGNS = {"add": maths.PLUS, "sub": maths.MINUS, "mul": maths.TIMES}
 
 
-def _closed(part: Math) -> Math:
+def _closed(part: maths.Math) -> maths.Math:
     """A part as one factor."""
-    sums = isinstance(part, Row) and (PLUS in part.parts or MINUS in part.parts)
-    return Fence(part) if sums else part
+    sums = isinstance(part, maths.Row) and (maths.PLUS in part.parts or maths.MINUS in part.parts)
+    return maths.Fence(part) if sums else part

@@ -1,4 +1,4 @@
-"""Steps of an attend's chapter: a sum over the tokens read as a fold over blocks of them, and its
+"""Steps of an attend's chapter: a sum over the tokens read as a fold over blocks, and its
 gradient."""
 
 from __future__ import annotations

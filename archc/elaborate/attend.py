@@ -1,5 +1,4 @@
-"""`attend`: the result of each token from the tokens it reads, as an Attend; sums between
-tokens."""
+"""`attend`: the result of each token from the tokens it reads, as an Attend; sums in between."""
 
 from __future__ import annotations
 

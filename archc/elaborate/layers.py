@@ -147,8 +147,7 @@ def apply(
     values: list[Tensor],
     node: tree.Call,
 ) -> dict[str, Tensor]:
-    """The outputs of a Call node: the callee is elaborated once for uses that take the same
-    branches."""
+    """The outputs of a Call: the callee is elaborated once for uses that take the same branches."""
     sizes, axes = infer(scope, target, inputs, values, node)
     layer, args = instantiate(scope, target, sizes, node)
     named = target.instance.name if target.instance else snake(target.decl.name)

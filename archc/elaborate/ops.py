@@ -103,8 +103,7 @@ def elementwise(scope: Scope, fn: str, values: Sequence[Value], span: Span) -> V
 
 
 def _whole_beside(scope: Scope, values: Sequence[Value]) -> list[Value]:
-    """Numbers beside whole numbers of a token or index, as whole numbers where they are so by a
-    `require`."""
+    """Numbers beside whole numbers of a token or index, as whole numbers if a `require` says so."""
     given = [value for value in values if isinstance(value, Tensor)]
     if any(value.type.dtype != "int" for value in given):
         return [*values]

@@ -60,8 +60,7 @@ def _defined(op: type[ChunkOp]) -> Iterator[type[ChunkOp]]:
 
 
 CHUNK_OPS = tuple(_defined(ChunkOp))
-"""Every op that a file of `chunk_ops` defines; tables about ops have these beside those of the
-layer IR."""
+"""Every op that a file of `chunk_ops` defines; tables about ops have these, too."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -101,8 +101,8 @@ class Noise:
 
 @dataclass(frozen=True)
 class Elementwise:
-    """`fn` of its operands, broadcast by axis name: one of
-    `FUNCTIONS` (`archc/functions/definitions.py`)."""
+    """`fn` of its operands, broadcast by axis name (`FUNCTIONS`,
+    `archc/functions/definitions.py`)."""
 
     fn: str
 

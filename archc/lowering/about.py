@@ -163,8 +163,7 @@ def _text(node: Node, given: tuple[str, ...], outer: bool) -> str:
 
 
 def _contracted(op: ir.Contract, given: tuple[str, ...]) -> str:
-    """A sum of products, over the labels that no result has; of another name for an axis nothing is
-    said."""
+    """A sum of products, over the labels that no result has; nothing is said of renamed axes."""
     if any(len({*labels}) < len(labels) for labels in op.ins):  # a diagonal
         return op_text(op, given)
     kept = {label for label, _ in op.out}

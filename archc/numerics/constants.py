@@ -46,7 +46,7 @@ def number_interval(value: sympy.Basic, known: Mapping[str, Interval]) -> Interv
 
 
 def required(layer: ir.Layer) -> dict[int | str, Interval]:
-    """The intervals that the requirements of a layer (`require tau > 0`) give single sizes and
+    """The intervals that a layer's requirements (`require tau > 0`) give single sizes and
     options."""
     found: dict[int | str, Interval] = {}
     for requirement in layer.requirements:

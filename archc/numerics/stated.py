@@ -1,5 +1,4 @@
-"""The facts that a layer states about its values: requirements on sizes, and promises of `chunk:
-bound`."""
+"""The facts that a layer states about its values: requirements on sizes, and `chunk: bound`."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ def _before(layer: ir.Layer, id: int, given: Given) -> Interval:
 
 
 def recurrences(layer: ir.Layer) -> dict[int, ir.Layer]:
-    """The layer that each recurrence is in, of those reached from this one, by the id of its
-    body."""
+    """The layer that each recurrence is in, of those reached from this one, by its body's id."""
     found: dict[int, ir.Layer] = {}
     seen: set[int] = set()
     waiting = [layer]

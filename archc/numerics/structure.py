@@ -27,8 +27,7 @@ NUMBER = -1
 
 
 class Structure:
-    """`same[id]` is the first node whose value is equal to that of the node, `forms[id]` its linear
-    form."""
+    """`same[id]` is the first node with the value of the node, `forms[id]` its linear form."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

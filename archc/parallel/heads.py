@@ -68,8 +68,7 @@ def heads_of(layer: ir.Layer, sizes: Mapping[str, Number]) -> HeadPlan:
 def _with_kin(
     layer: ir.Layer, known: Mapping[str, sympy.Expr], axes: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The axes, with those that must be split along with them. Raises Crossing where these cannot
-    be split."""
+    """The axes, with those split along with them. Raises Crossing where these cannot be split."""
     while True:
         split = [symbol for axis in axes if isinstance(symbol := known[axis], sympy.Symbol)]
         try:

@@ -124,8 +124,7 @@ def _on_parts(graph: Graph, heads: Places | None, node: Node) -> bool:
 
 
 def _waits(graph: Graph, node: Node, heads: Places | None, tokens: Mapping[int, Mark]) -> bool:
-    """Whether what reads a value stands at a later step: it is exchanged, or made by a piece of its
-    own."""
+    """Whether a value is read at a later step: it is exchanged, or made by its own piece."""
     if isinstance(tokens.get(node.id), Pending):
         return True
     if heads is not None and isinstance(heads.marks[node.id], Pending):

@@ -61,8 +61,7 @@ class Layout:
 
 
 class Summaries:
-    """The effect of every part on the state, and how this process's outputs depend on the state
-    before them."""
+    """The effect of every part on the state, and of the state before them on these outputs."""
 
     def __init__(self, ranks: Ranks, state: Layout, outputs: Sequence[Layout], name: str):
         self.ranks, self.state, self.outputs, self.name = ranks, state, outputs, name

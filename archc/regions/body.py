@@ -48,8 +48,7 @@ class Body:
         self.ids[node.id] = self.graph.add(node.op, *operands, name=node.name, span=node.span)
 
     def value(self, id: int) -> int:
-        """A node of the layer in the region: its own, made again where that costs nothing, or an
-        input."""
+        """A node of the layer in the region: its own, one made again for nothing, or an input."""
         if id in self.ids:
             return self.ids[id]
         node = self.home[id]
@@ -86,8 +85,7 @@ def leaves(home: Graph, members: Collection[int], id: int) -> bool:
 
 
 def input_name(home: Graph, id: int, members: Collection[int]) -> str:
-    """The name of a value that enters a region: its own in the spec, or one after the op that reads
-    it."""
+    """The name of a value that enters a region: its own, or one after the op that reads it."""
     node = home[id]
     if isinstance(node.op, ir.Input | ir.Param | ir.Result):
         return node.op.name

@@ -26,7 +26,7 @@ def tile_of_rows(program: Program, step: Step) -> tuple[int, int]:
 
 
 def is_product(program: Program, step: Step) -> bool:
-    """Whether a Contract is a product of matrices: both factors have a dim of their own, and one is
+    """Whether a Contract is a product of matrices: each factor has a dim of its own, one is
     summed."""
     op = step.node.op
     if not isinstance(op, ir.Contract) or len(op.ins) != 2:

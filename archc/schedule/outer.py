@@ -144,8 +144,7 @@ def _sum_after(graph: Graph, node: Node, outer: Collection[str]) -> None:
 
 
 def _move_out(graph: Graph, walk: Node, outer: Collection[str]) -> None:
-    """Put a walk without the sums, and after it those and what follows from them, in the place of
-    one."""
+    """Replace a walk by one without the sums, and by those and their readers after it."""
     op: ir.Recurrence = walk.op
     body = op.body.copy()
     sums = {_split(body, id, outer) for id in _summed(body, outer)}

@@ -173,8 +173,7 @@ class Program:
         return key
 
     def _entering(self, node: Node) -> Key:
-        """A state, or what a walk captures: what all tokens share, one of tokens has from the first
-        on."""
+        """A state, or a capture of a walk: one that all tokens share is there from the first on."""
         assert self.recurrence is not None
         if node.op.name in self.states:
             return (STATE, node.op.name)

@@ -22,8 +22,7 @@ LEAST = 16
 """The shortest dim of a product of matrices."""
 
 COPIED, LONGEST = 16, 256
-"""Limits of the copy engine: the fewest bytes that it moves at once, and the longest side of its
-blocks."""
+"""Limits of the copy engine: the fewest bytes moved at once, and the longest side of blocks."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""An attention becomes a function of its own, over all pairs of tokens, and a line that calls
-it."""
+"""An attention becomes a function of its own, over all pairs of tokens, and a line with its
+call."""
 
 from __future__ import annotations
 
@@ -357,8 +357,7 @@ def _by_tokens(scope: Scope, value: Value) -> Value:
 def _lengths(
     scope: Scope, node: Node, values: dict[str, Value], sides: tuple[sympy.Expr, ...]
 ) -> dict[str, str]:
-    """How the sizes in expressions are written here, with the tokens that there are and are
-    read."""
+    """How the sizes in expressions are written here, with the counts of tokens and tokens read."""
     op = node.op
     read = next(n for n, role in op.captures if role == "read" and op.source in values[n].layout)
     name = scope.names.fresh("S")

@@ -32,8 +32,7 @@ def shape(
 
 
 def past(scope: Scope, node: Node) -> tuple[Text, str]:
-    """The tokens before the first one that a window or shift needs, and the name for those to
-    keep."""
+    """The tokens before the first that a window or shift needs, and the name for those to keep."""
     if node.id in scope.pasts:
         name = scope.pasts[node.id]
         after = scope.kept[name] = scope.names.fresh(name)

@@ -12,8 +12,7 @@ from archc.backends.writer import Writer, literals, quoted
 from archc.dims import Axis
 
 Known = Callable[[str, Axis, bool], str]
-"""How long an axis of an argument must be, which runs along a stream or not; "" if any length is
-right."""
+"""The length of an argument's axis, which runs along a stream or not; "" if any is right."""
 
 
 def write_fits(

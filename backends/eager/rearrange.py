@@ -1,4 +1,4 @@
-"""Emission of dims that are joined, or counted otherwise, and of runs of one: views where torch has
+"""Emission of dims that are joined or counted otherwise, and of runs: views where torch has
 them."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from archc.ir.graph import Graph, Node
 
 
 def join(scope: Scope, node: Node) -> Value:
-    """`torch.cat([a, b], -1)`; `join_along(-1, a, b)` where one has to be the same along dims of
+    """`torch.cat([a, b], -1)`; `join_along(-1, a, b)` where one is expanded along dims of
     another."""
     layout, into = scope.node_layout(node), node.op.into.name
     values = [scope.value(operand) for operand in node.operands]

@@ -104,8 +104,7 @@ class Scope:
         self.uses = self._count_uses()
 
     def _count_uses(self) -> dict[int, int]:
-        """How often each live value is written down; a pattern that becomes one call counts
-        once."""
+        """How often each live value is written down; a pattern that is one call counts once."""
         uses: dict[int, int] = {}
         waiting = list(self.graph.outputs.values())
         while waiting:
@@ -343,8 +342,7 @@ class Scope:
         return self.sizes.get(size, size)
 
     def ask(self, text: str) -> str:
-        """Note that names in a text must be defined at the head of the function, or be
-        arguments."""
+        """Note that names in a text must be defined at the head of the function, or arguments."""
         self.asked |= set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
         return text
 

@@ -234,8 +234,8 @@ class Names:
         return {dim: found[dim] for dim in dims if dim in found} if len(dims) == 2 else {}
 
     def _places(self, buffer: Buffer, index: Sequence[Value]) -> dict[str, Value]:
-        """The part of an index that is the same for all elements of a tile, by axis; a 0 adds
-        nothing."""
+        """The part of an index that is the same for all elements of a tile, by axis, without
+        zeros."""
         axes = (axis for axis, _ in buffer.axes)
         scalars = {axis: self._split(value)[0] for axis, value in zip(axes, index, strict=True)}
         found = {axis: each for axis, each in scalars.items() if each is not None}
@@ -287,8 +287,7 @@ class Names:
         self, buffer: Buffer, axes: Sequence[tuple[str, sympy.Expr]], places: dict[str, Value],
         lines: list[str],
     ) -> tuple[str, int]:  # fmt: skip
-        """A place among axes of which each is as long as all of the next ones, and whether that is
-        a sum."""
+        """A place among axes, each as long as all of the next, and whether that is a sum."""
         text, level, shared = "", 0, self._shared(buffer, places)
         for place, (axis, size) in enumerate(axes):
             if place and place == shared:

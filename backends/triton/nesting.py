@@ -187,8 +187,7 @@ class _Reads:
         return True
 
     def _note_plain(self, statement: Statement) -> None:
-        """Note the values that Triton computes itself: numbers, values made of them alone, unrolled
-        indices."""
+        """Note the values that Triton computes itself: numbers, and values made of them alone."""
         if isinstance(statement.op, For) and statement.op.unrolled:
             self.plain.add(statement.blocks[0].arguments[0])
         computed = isinstance(statement.op, Apply | Cast | Relabel) and all(
@@ -198,8 +197,7 @@ class _Reads:
             self.plain |= {*statement.results}
 
     def _note_indices(self, statement: Statement) -> set[Value]:
-        """An index that is a sum of a scalar and a tile is written as both, each for itself: these
-        indices."""
+        """The indices that are a sum of a scalar and a tile, each written by itself."""
         found: set[Value] = set()
         if isinstance(statement.op, Load | Store | Atomic):
             for index in statement.operands[: len(statement.op.buffer.axes)]:

@@ -242,8 +242,8 @@ def _narrow(b: Gradients, d: int, operand: int) -> int:
 
 
 def _pairs(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
-    """Pairs of rows that are kept, times dims: each a sum of gates, its exponential, two products
-    and a sum."""
+    """Pairs that are kept, times dims: each a sum of gates, its exponential, two products, a
+    sum."""
     every = (axis for type in (node.type, *types) for axis in type.axes)
     return sympy.Rational(1, 2) * elements({axis.name: axis for axis in every}.values(), lengths)
 

@@ -247,8 +247,8 @@ class Table:
         return bounded(sympy.Add(*(self._sum_product(term, axes) for term in terms)))
 
     def _sum_product(self, term: sympy.Expr, axes: Sequence[Axis]) -> sympy.Expr:
-        """The sum of a product: what lacks the axes comes out, the rest falls into sums that
-        share no axis."""
+        """The sum of a product: factors without the axes come out, the rest are sums that share
+        none."""
         number, factors = self.split(term)
         self.spend(len(factors))
         bound = {f"#{i}": axis.renamed(f"#{i}") for i, axis in enumerate(axes)}

@@ -131,8 +131,7 @@ def _roles(
     steps: Sequence[Raw],
     queries: Sequence[StateSum],
 ) -> Roles:
-    """Axes that are neither key nor copies are value axes, if the key side is the same along
-    them."""
+    """Axes that are neither key nor copies are value axes, if the key side does not vary there."""
     mixed: set[str] = set()
     corrected = any(raw.corrections for raw in steps)
     for each in queries:
@@ -297,8 +296,7 @@ def _merged(
 def content(
     table: Table, roles: Roles, lead: sympy.Expr, exprs: Sequence[sympy.Expr]
 ) -> sympy.Expr:
-    """The scalars that all products of expressions share, with the number of the first product of
-    `lead`."""
+    """The scalars that all products of expressions share, with the number of `lead`'s first one."""
     terms = [table.split(t) for expr in exprs if expr != 0 for t in sympy.Add.make_args(expr)]
     first = min(sympy.Add.make_args(lead), key=lambda t: table.text(product(1, table.split(t)[1])))
     number, factors = table.split(first)

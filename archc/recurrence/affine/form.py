@@ -28,8 +28,7 @@ BEFORE, AFTER, WRITTEN = "before", "after", "written"
 
 @dataclass(frozen=True)
 class Refusal:
-    """The reason why there is no such form: the node of the body that stands in the way, and what
-    to do."""
+    """The reason why there is no such form: the node that stands in the way, and what to do."""
 
     node: int | None
     reason: str

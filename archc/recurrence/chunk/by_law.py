@@ -171,8 +171,8 @@ def _applied(
 
 
 def spread(frame: Frame, graph: Graph, inputs: Mapping[str, int]) -> dict[str, int]:
-    """The outputs of a graph on values that may have further axes (chunks, rows): those of the
-    outputs, too."""
+    """The outputs of a graph on values with further axes (chunks, rows), which outputs have,
+    too."""
     ids: dict[int, int] = {}
     for node in graph:
         if isinstance(node.op, ir.Input):

@@ -16,8 +16,7 @@ PARTS = re.compile(r"(W|U|X|Y|write)(?=[\d.])")
 
 
 def part_of(name: str) -> str:
-    """The part of a value in the loop along the chunks: W, U, X, Y or write, as said below; "" for
-    others."""
+    """The part of a value in the loop along the chunks: W, U, X, Y, write, or "" for others."""
     found = PARTS.match(name)
     return found[1] if found else ""
 

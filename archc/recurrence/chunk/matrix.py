@@ -242,8 +242,7 @@ class MatrixForm:
         return None if gate is None else self.frame.sums(gate, exclusive=exclusive)
 
     def _carry(self) -> None:
-        """The Recurrence along the chunks, the state before each, and the rows that were
-        written."""
+        """The Recurrence along the chunks, the state before each, and the rows written."""
         frame = self.frame
         unknown, inverse = self._system()
         self.reads_state = []
@@ -365,8 +364,7 @@ class MatrixForm:
         return self._sum(parts)
 
     def _read_start(self, k: int, query: int, over: Collection[str], when: str) -> int:
-        """The values that rows read of the state before the chunk, summed over the axes of one
-        side."""
+        """The values that rows read of the state before the chunk, summed over one side's axes."""
         frame, key = self.frame, over == self.key_names
         gates = (self.key_gate, self.value_gate) if key else (self.value_gate, self.key_gate)
         inner, outer = (self._decay(gate, when == BEFORE) for gate in gates)

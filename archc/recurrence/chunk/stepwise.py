@@ -39,8 +39,7 @@ def stepwise(
 
 
 def _body(recurrence: ir.Recurrence, states: Sequence[str]) -> tuple[Graph, dict[str, int]]:
-    """The updates of the states alone, and the nodes of the Recurrence's body that enter them by
-    name."""
+    """The updates of the states alone, and the nodes of the body that enter them by name."""
     old, after = recurrence.body, updates(recurrence)
     mine = {id for id, name in before(recurrence).items() if name in states}
     inside = mine.union(*(old.descendants(id) for id in sorted(mine)))

@@ -115,8 +115,7 @@ def _random(shape: list[int], dtype: str, lie: Interval, generator: Generator) -
 
 
 def _differs(left: Tensor, right: Tensor) -> tuple[tuple[int, ...] | None, int]:
-    """The first place where two values differ, if they do, and the number of their entries that are
-    finite."""
+    """The first place where two values differ, if any, and how many of their entries are finite."""
     finite = left.isfinite() & right.isfinite()
     apart = (left - right).abs() > CLOSE * (1 + left.abs() + right.abs())
     found = (finite & apart).nonzero()
