@@ -112,10 +112,9 @@ class Pool:
         sequences are long together, and not `slots` times the longest. Where too few are free for a
         token more of each, the youngest sequence gives back its own and waits (`waiting`): it is
         read again, from its first token, once there are enough, and goes on as it would have."""
-        given = {"slots": slots, "capacity": capacity, "pages": pages}
+        given = {"capacity": capacity, "pages": pages}
+        given = {"slots": slots} | {name: x for name, x in given.items() if x is not None}
         for name, value in given.items():
-            if value is None and name != "slots":
-                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"`{name}` must be a whole number, at least 1, got {value!r}")
         self.model, self.kind = model, text_model(model)
