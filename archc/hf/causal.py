@@ -87,8 +87,7 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
             input_ids, state=cache.state, return_state=True, cu_seqlens=cu_seqlens,
             attention_mask=_own_mask(attention_mask, input_ids, cache.seen),
         )  # fmt: skip
-        logits = self.text.logits(made)
-        wanted = logits_to_keep
+        logits, wanted = self.text.logits(made), logits_to_keep
         logits = logits[:, slice(-wanted or None, None) if isinstance(wanted, int) else wanted]
         loss = None
         if labels is not None:
@@ -96,9 +95,8 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
                 labels = labels.index_fill(1, cu_seqlens[1:-1].long(), -100)
             among = self.config.vocab_size
             loss = self.loss_function(logits, labels, among, num_items_in_batch=num_items_in_batch)
-        after: Any = None
-        if use_cache or past_key_values is not None:
-            after = cache.update(state, input_ids.shape[1])
+        kept = use_cache or past_key_values is not None
+        after: Any = cache.update(state, input_ids.shape[1]) if kept else None
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=after)
 
     @classmethod
