@@ -330,8 +330,8 @@ def positions(layer: ir.Layer, sizes: Mapping[str, Number]) -> Iterator[int]:
             table, at = (layer.graph[operand] for operand in node.operands)
             if isinstance(table.op, ir.Param) and at.op == ir.Position(TIME):
                 yield int(evaluate(table.type.axis(node.op.axis).size, sizes))
-    for _, rows, reach in counted(layer.graph):
-        yield most_tokens(reach, evaluate(rows, sizes), sizes)
+    for _, reach in counted(layer.graph):
+        yield most_tokens(reach, sizes)
     for _, call in layer.calls:
         yield from positions(call.callee, callee_sizes(call, sizes))
 

@@ -30,17 +30,19 @@ Ends = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Reach:
-    """The least and the largest that an index may be, in sizes and in T_SEEN; `inside`: it is in
-    its table for any number of tokens."""
+    """The least and the largest that an index may be, in sizes and in T_SEEN, and the rows of its
+    table. `inside`: it is in the table for any number of tokens. `met`: a pair comes to either end;
+    otherwise all pairs may be in the table though the ends are not."""
 
     least: sympy.Expr
     most: sympy.Expr
+    rows: sympy.Expr
     inside: bool
+    met: bool
 
 
 def reach_of(attend: ir.Attend, gather: Node) -> Reach | None:
-    """How far a table is read by the pairs of an attend; None where that is not known: an end that
-    no pair comes to would refuse what is right."""
+    """How far a table is read by the pairs of an attend; None where that is not known."""
     table, index = (attend.body[operand] for operand in gather.operands)
     found = _Ends(attend)
     ends = found.of(index)
@@ -51,47 +53,42 @@ def reach_of(attend: ir.Attend, gather: Node) -> Reach | None:
     low, high = ([each.subs(some) for each in end] for end in ends)
     inside = any(_at_most(sympy.S.Zero, each) for each in low)
     inside = inside and any(_at_most(each, rows.subs(some) - 1) for each in high)
-    if not inside and not found.are_met(index):
-        return None
-    return Reach(sympy.Max(*ends[0]), sympy.Min(*ends[1]), inside)
+    least, most = sympy.Max(*ends[0]), sympy.Min(*ends[1])
+    return Reach(least, most, rows, inside, found.are_met(index))
 
 
-def counted(graph: Graph) -> Iterator[tuple[str, sympy.Expr, Reach]]:
-    """The tables of a layer that the pairs of its attends read at an index which may be off them:
-    the name of each, its rows, and how far it is read."""
+def counted(graph: Graph) -> Iterator[tuple[str, Reach]]:
+    """The tables of a layer that the pairs of its attends read off their rows, if there are more
+    tokens than these suffice for: the name of each, and how far it is read."""
     for node in graph:
         if not isinstance(node.op, ir.Attend):
             continue
-        attend = node.op
-        entering = zip(attend.captures, node.operands, strict=True)
+        entering = zip(node.op.captures, node.operands, strict=True)
         given = {name: graph[id] for (name, _), id in entering}
-        for each in attend.body:
-            if isinstance(each.op, ir.Gather) and (name := _table(attend, each, given)):
-                found = reach_of(attend, each)
-                rows = attend.body[each.operands[0]].type.axis(each.op.axis).size
-                if found is not None and not found.inside:
-                    yield name, rows, found
+        for gather, found in reaches(node.op):
+            if found is not None and found.met and not found.inside:
+                table = node.op.body[gather.operands[0]]
+                own = given.get(table.op.name) if isinstance(table.op, ir.Input) else None
+                yield (own or table).name or "a table", found
 
 
-def most_tokens(reach: Reach, rows: Number, sizes: Mapping[str, Number]) -> int:
+def reaches(attend: ir.Attend) -> Iterator[tuple[Node, Reach | None]]:
+    """How far the pairs of an attend read each table of the layer."""
+    for gather in attend.body:
+        if isinstance(gather.op, ir.Gather):
+            table, index = (attend.body[operand] for operand in gather.operands)
+            pairs = {attend.reader.name, attend.read.name} <= {*index.type.names}
+            if pairs and all(axis.kind == "dim" for axis in table.type.axes):
+                yield gather, reach_of(attend, gather)
+
+
+def most_tokens(reach: Reach, sizes: Mapping[str, Number]) -> int:
     """The longest sequence whose pairs read rows that a table has."""
 
     def last(tokens: int) -> Number:
         return evaluate(reach.most, {**sizes, str(T_SEEN): tokens})
 
-    return bisect_left(range(1, MOST_TOKENS), rows, key=last)
-
-
-def _table(attend: ir.Attend, gather: Node, given: dict[str, Node]) -> str:
-    """What a table is called that pairs read; empty where it is none of the layer's."""
-    table, index = (attend.body[operand] for operand in gather.operands)
-    pairs = {attend.reader.name, attend.read.name} <= {*index.type.names}
-    if not pairs or any(axis.kind != "dim" for axis in table.type.axes):
-        return ""
-    if not isinstance(table.op, ir.Input):
-        return table.name or "a table"
-    own = given.get(table.op.name)
-    return (own.name if own is not None else None) or table.op.name
+    return bisect_left(range(1, MOST_TOKENS), evaluate(reach.rows, sizes), key=last)
 
 
 class _Ends:
@@ -117,7 +114,27 @@ class _Ends:
             return None
         operands = node.operands[1:] if node.op.fn == "where" else node.operands
         known = [self.of(self.graph[operand]) for operand in operands]
-        return RULES[node.op.fn](*known)
+        made = RULES[node.op.fn](*known)
+        apart = self._quotients_apart(node) if node.op.fn == "sub" else None
+        if made is None or apart is None:
+            return made
+        return (*apart[0], *made[0]), (*apart[1], *made[1])
+
+    def _quotients_apart(self, node: Node) -> Ends | None:
+        """How far two quotients by one number of the layer are apart, `t // w - s // w`: as far as
+        what is divided, rounded down or up."""
+        above, below = (self.graph[operand] for operand in node.operands)
+        if any(each.op != ir.Elementwise("floordiv") for each in (above, below)):
+            return None
+        (a, n), (b, m) = (map(self.graph.__getitem__, each.operands) for each in (above, below))
+        top, bottom = (affine(self.graph, each, self.reader, self.read) for each in (a, b))
+        if not isinstance(n.op, ir.Constant) or n.op != m.op or top is None or bottom is None:
+            return None
+        size, far = n.op.value, self._of_positions(sympy.expand(top - bottom))
+        if far is None:
+            return None
+        low = tuple(sympy.floor(each / size) for each in far[0])
+        return low, tuple(sympy.ceiling(each / size) for each in far[1])
 
     def _of_positions(self, found: Any) -> Ends | None:
         """The ends of a t + b s + c."""
@@ -154,13 +171,15 @@ class _Ends:
 
 
 def _bounds(graph: Graph, reader: str, read: str) -> list[Bound]:
-    """The bounds that every mask of a body sets."""
+    """The bounds that every mask of a body sets: of its softmaxes, and of weights as they are."""
     masks = [graph[n.operands[1]] for n in graph if isinstance(n.op, ir.Softmax)]
-    masks += [
-        graph[n.operands[0]] for n in graph if n.op == ir.Elementwise("where")
-        and graph[n.operands[2]].op == ir.Constant(sympy.S.Zero)
-        and {reader, read} <= {*n.type.names}
-    ]  # fmt: skip
+    summed = {
+        operand for n in graph if isinstance(n.op, ir.Contract | ir.Reduce)
+        and read not in n.type.names for operand in n.operands
+    }  # fmt: skip
+    for id in summed:
+        if graph[id].op == ir.Elementwise("where") and {reader, read} <= {*graph[id].type.names}:
+            masks.append(graph[graph[id].operands[0]])
     found = [
         {bound(graph, each, reader, read) for each in conjuncts(graph, mask)} - {None}
         for mask in masks
@@ -172,7 +191,7 @@ def _bounds(graph: Graph, reader: str, read: str) -> list[Bound]:
 def _times(factor: Any, ends: Ends) -> Ends:
     """The ends of a whole number times a value."""
     low, high = (tuple(factor * each for each in ends[place]) for place in (0, 1))
-    return (low, high) if factor >= 0 else (high, low)
+    return (high, low) if factor.is_negative else (low, high)
 
 
 def _added(*known: Ends) -> Ends:
@@ -214,7 +233,7 @@ def _either(*known: Ends | None) -> Ends | None:
 
 def _quotient(value: Ends | None, by: Ends | None) -> Ends | None:
     """Of a quotient by a number of the layer, rounded down."""
-    if value is None or by is None or by[0] != by[1] or not by[0][0].is_positive:
+    if value is None or by is None or by[0] != by[1] or not by[0][0].is_nonnegative:
         return None
     low, high = (tuple(sympy.floor(each / by[0][0]) for each in end) for end in value)
     return low, high
@@ -222,13 +241,30 @@ def _quotient(value: Ends | None, by: Ends | None) -> Ends | None:
 
 def _rest(value: Ends | None, by: Ends | None) -> Ends | None:
     """Of the rest of a division by a number of the layer."""
-    if by is None or by[0] != by[1] or not by[0][0].is_positive:
+    if by is None or by[0] != by[1] or not by[0][0].is_nonnegative:
         return None
     return (sympy.S.Zero,), (by[0][0] - 1,)
 
 
+def _sum(a: Ends | None, b: Ends | None) -> Ends | None:
+    return None if a is None or b is None else _added(a, b)
+
+
+def _product(a: Ends | None, b: Ends | None) -> Ends | None:
+    """Of a product with a number of the layer, of either sign."""
+    if a is None or b is None:
+        return None
+    for (number, same), value in ((a, b), (b, a)):
+        if number == same:
+            turned = [_times(number[0], ends) for ends in (value, (value[1], value[0]))]
+            low = _combined(sympy.Min, [ends[0] for ends in turned])
+            return low, _combined(sympy.Max, [ends[1] for ends in turned])
+    return None
+
+
 RULES: dict[str, Callable[..., Ends | None]] = {
-    "add": lambda a, b: None if a is None or b is None else _added(a, b),
+    "add": _sum, "sub": lambda a, b: _sum(a, None if b is None else _times(sympy.Integer(-1), b)),
+    "mul": _product,
     "min": _least, "max": _most, "where": _either, "floordiv": _quotient, "mod": _rest,
 }  # fmt: skip
 

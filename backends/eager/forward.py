@@ -311,8 +311,8 @@ class Forward:
                 given = [quoted(self.parts.name), quoted(table.op.name), rows, f"pos + {tokens}"]
                 given += ["cu_seqlens", self.first] if self.scope.cu_seqlens else []
                 writer.call("check_positions(", given, ")")
-        for name, rows, reach in () if self.parts.file.slots else counted(graph):
-            given = [quoted(self.parts.name), quoted(name), self.scope.size(rows).text]
+        for name, reach in () if self.parts.file.slots else counted(graph):
+            given = [quoted(self.parts.name), quoted(name), self.scope.size(reach.rows).text]
             given += [f"pos + {tokens}"]
             given += ["cu_seqlens", self.first] if self.scope.cu_seqlens else []
             ends = self.scope.by_tokens(reach.least, reach.most)

@@ -19,11 +19,12 @@ from archc.backends.index import permuted
 from archc.backends.triton.between_op import BetweenOp
 from archc.backends.triton.choice_op import ChoiceOp
 from archc.backends.triton.fold_op import FEW, FoldOp
-from archc.backends.triton.score_op import ScoreFunction, by_scores
+from archc.backends.triton.score_op import ScoreFunction, by_scores, rows_suffice
 from archc.backends.triton.slot_op import SlotOp, by_slots
 
 from archc.attention.between import SPAN, Between, rows_of_token
 from archc.attention.multiplied_out import multiplied_out
+from archc.attention.reach import reaches
 from archc.attention.recognise import Found, sums
 from archc.attention.row_heads import all_by_rows
 from archc.attention.weighted_sum import Refusal, Source, WeightedSum
@@ -123,6 +124,7 @@ class FoldFunction(AttendFunction):
         most = WIDEST if self.many and not single else WIDEST_OF_FEW
         most = WIDEST_BETWEEN if self.trees else most
         fits = [f"{length} <= {most}" for length in lengths if not length.isdigit()]
+        fits += rows_suffice(scope, self.op)
         if not self.many:
             alone = [f"{scope.cu_seqlens} is None"] if scope.cu_seqlens else []
             return " and ".join([*alone, *fits, f"by_few_folds({readers}, {entering})"])
@@ -255,7 +257,8 @@ def _in_slots(scope: Scope, node: Node, fold: Found) -> bool:
     memory = scope.memory
     fields = [memory.field("seen", operand) for operand in node.operands] if memory else []
     ring = any(field is not None and field.count is not None for field in fields)
-    return not ring and by_slots(fold)
+    sure = all(reach is None or reach.inside or reach.met for _, reach in reaches(node.op))
+    return not ring and sure and by_slots(fold)
 
 
 CONSTANT = (ir.Constant, ir.Position, ir.Delta, ir.Elementwise)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from archc.backends.eager.attend import AttendFunction
@@ -9,12 +10,13 @@ from archc.backends.eager.file import File
 from archc.backends.eager.fused import Fused
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, Value
-from archc.backends.expression import ATOM, Text, call
+from archc.backends.expression import ADD, ATOM, Text, call
 from archc.backends.index import permuted
 from archc.backends.triton.fold_op import FoldOp, Make
 from archc.backends.triton.program_launch import ProgramLaunch, write_program
 from archc.backends.writer import Writer, quoted
 
+from archc.attention.reach import reaches
 from archc.attention.scores import Scores, scores_of
 from archc.attention.weighted_sum import WeightedSum
 from archc.ir import layer as ir
@@ -120,7 +122,19 @@ class ScoreFunction(AttendFunction):
         vectors = [s.dim for s in scores.fold.sources if s.dim is not None]
         lengths = dict.fromkeys(str(scope.size(axis.size)) for axis in vectors)
         fits = [f"{length} <= {WIDEST}" for length in lengths]
+        fits += rows_suffice(scope, self.op)
         self.test = " and ".join([f"by_folds({', '.join(tensors)})", *fits])
+
+
+def rows_suffice(scope: Scope, op: ir.Attend) -> Iterator[str]:
+    """Whether the tables that pairs read have rows for every index that there may be, where it is
+    not known that there is one beside them: kernels do not look."""
+    for _, reach in reaches(op):
+        if reach is not None and not reach.inside and not reach.met:
+            least, most, rows = map(scope.size, (reach.least, reach.most, reach.rows))
+            if not reach.least.is_nonnegative:
+                yield f"{least.at(ADD)} >= 0"
+            yield f"{most.at(ADD)} < {rows.at(ADD)}"
 
 
 def by_scores(

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import archc
-from archc.attention.reach import counted, reach_of
+from archc.attention.reach import Reach, counted, reaches
+from archc.dims import T_SEEN
 from archc.ir import layer as ir
 from archc.sampling import positions
 
@@ -26,6 +27,12 @@ def spec(index: str, range: str) -> archc.Spec:
     return archc.parse(SPEC.format(index=index, range=range))
 
 
+def reaches_of(spec: archc.Spec) -> list[Reach | None]:
+    """How far each table of the only attend is read."""
+    (attend,) = (node.op for node in spec.layer.graph if isinstance(node.op, ir.Attend))
+    return [reach for _, reach in reaches(attend)]
+
+
 @pytest.mark.parametrize(
     ("index", "range"),
     [
@@ -39,9 +46,14 @@ def test_an_index_that_is_in_its_table_is_not_counted(index: str, range: str) ->
 
 
 def test_a_table_by_rows_of_a_picture_is_as_long_as_it_is() -> None:
-    """No pair comes to the ends that its two quotients have by themselves."""
+    """No pair need come to the ends that are known of quotients: kernels are for calls whose ends
+    are in the table, and PyTorch for the others."""
+    (reach,) = reaches_of(spec("t // 4 - s // 4", CAUSAL))
+    assert reach is not None and reach.least == 0 and not reach.met
+    assert [int(reach.most.subs(T_SEEN, n)) for n in (1, 2, 5, 17, 18)] == [0, 0, 1, 4, 4]
     module = spec("t // 4 - s // 4", CAUSAL).module(d=4, K=3, N=5)
     assert module(torch.randn(1, 20, 4)).shape == (1, 20, 3)
+    assert "self.N and" in spec("t // 4 - s // 4", CAUSAL).source("triton")
 
 
 @pytest.mark.parametrize(
@@ -77,9 +89,6 @@ def test_generation_knows_how_long_a_text_may_be() -> None:
 
 def test_an_index_of_unknown_reach_is_no_kernels() -> None:
     """The product of two positions, say: all pairs are made in PyTorch, which looks at each."""
-    layer = spec("t * s", CAUSAL).layer
-    (attend,) = (node.op for node in layer.graph if isinstance(node.op, ir.Attend))
-    (gather,) = (node for node in attend.body if isinstance(node.op, ir.Gather))
-    assert reach_of(attend, gather) is None
+    assert reaches_of(spec("t * s", CAUSAL)) == [None]
     text = spec("t * s", CAUSAL).source("triton")
     assert "an index of a pair may be off its table" in " ".join(text.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -218,3 +219,17 @@ def test_a_softmax_with_one_more_in_its_denominator() -> None:
         return back(weights / (1 + weights.sum(-1, keepdim=True)) @ v, p["W_o"])
 
     held("off_by_one", reference, {"x": [2, 5, 4]}, d=4, H=2, K=3)
+
+
+def test_a_bias_for_each_bucket_of_distances() -> None:
+    """As transformers' T5 computes it, for a decoder: what its `floor` of a logarithm counts is how
+    many of the buckets' ends a distance has reached."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        q, k, v = (heads(inputs["x"], p[name]) for name in ("W_q", "W_k", "W_v"))
+        gap = distances(24, 0)
+        far = 4 + ((gap.clamp(min=1) / 4).log() / math.log(16 / 4) * 4).long()
+        place = torch.where(gap < 4, gap.long(), far.clamp(max=7))
+        return back(causal(q @ k.mT + p["E"][place].permute(2, 0, 1)) @ v, p["W_o"])
+
+    held("buckets", reference, {"x": [1, 24, 4]}, d=4, H=2, K=3)
