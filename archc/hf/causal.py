@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
@@ -15,8 +18,24 @@ from archc.api import Spec, load
 from archc.diagnostics import fail
 from archc.hf.cache import StateCache
 from archc.hf.config import SpecConfig
+from archc.origin import origin_of
+from archc.parallel.apply import blocks_of
 from archc.sampling import text_model
 from archc.weights import files
+
+
+class Again:
+    """The forward of a layer whose values are computed anew for the gradient; `function` is
+    torch's `checkpoint`, or what stands for it."""
+
+    def __init__(self, block: nn.Module, function: Callable[..., Any]):
+        self.block, self.function = block, function
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        forward = type(self.block).forward
+        if not self.block.training:
+            return forward(self.block, *given, **named)
+        return self.function(partial(forward, self.block), *given, **named)
 
 
 class SpecForCausalLM(PreTrainedModel, GenerationMixin):
@@ -26,6 +45,7 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = SpecConfig
     base_model_prefix = "model"
     accepts_loss_kwargs = True
+    supports_gradient_checkpointing = True
     _is_stateful = True  # what was read is not taken back: no assisted generation
 
     def __init__(self, config: SpecConfig, module: nn.Module | None = None):
@@ -36,6 +56,27 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Nothing is left to draw: the module drew its parameters as its spec says."""
+
+    def enable_input_require_grads(self) -> None:
+        """Nothing: values that enter a layer learn as the table of embeddings does, and checkpoints
+        of torch that are not reentrant need no more."""
+        self._require_grads_hooks = []
+
+    def _set_gradient_checkpointing(
+        self, enable: bool = True, gradient_checkpointing_func: Callable[..., Any] = checkpoint,
+        every_n_layers: int = 1,
+    ) -> None:  # fmt: skip
+        """Have every so-manieth layer that a `repeat` made compute its values anew for the
+        gradient, in training, or keep them again. Raises ValueError where there is no such
+        layer."""
+        blocks = blocks_of(self.model, origin_of(self.model))
+        if not blocks:
+            raise ValueError(f"{self.text.name} has no `repeat`: no layers to compute anew")
+        for place, block in enumerate(blocks):
+            vars(block).pop("forward", None)
+            if enable and place % every_n_layers == 0:
+                block.forward = Again(block, gradient_checkpointing_func)
+        self.gradient_checkpointing = enable
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:

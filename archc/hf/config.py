@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 from transformers import PreTrainedConfig
@@ -24,7 +24,7 @@ class SpecConfig(PreTrainedConfig):
     """
 
     model_type = "archc"
-    keys_to_ignore_at_inference = ("past_key_values",)
+    keys_to_ignore_at_inference: ClassVar = ["past_key_values"]  # Trainer adds to a list alone
 
     def __init__(
         self,

@@ -186,6 +186,36 @@ def test_a_cache_is_kept_between_generations() -> None:
     assert cache.get_seq_length() == more.shape[1] - 1
 
 
+def test_layers_are_computed_anew() -> None:
+    """The loss and all gradients are the same; what they are made of is kept of no layer, in
+    training alone."""
+    ours, x, found = model("lfm2", dtype=torch.float64).train(), tokens(), []
+    calls: list[nn.Module] = []
+    inner = [m for m in ours.model.modules() if type(m).__name__ == "SwiGLU"]
+    for each in inner:
+        each.register_forward_pre_hook(lambda module, given: calls.append(module))
+    for function in (ours.activation_checkpointing_disable, ours.activation_checkpointing_enable):
+        function()
+        calls.clear()
+        ours(x, labels=x).loss.backward()
+        found.append([len(calls), *(p.grad.clone() for p in ours.parameters())])
+        ours.zero_grad()
+    assert found[1][0] == 2 * found[0][0] == 2 * len(inner)
+    assert all(map(torch.equal, found[0][1:], found[1][1:]))
+    ours.eval()(x, labels=x).loss.backward()
+    assert len(calls) == 3 * len(inner)
+    with pytest.raises(ValueError, match="Bare has no `repeat`: no layers to compute anew"):
+        archc.hf.model(archc.parse(BARE), vocab=5, d=4).activation_checkpointing_enable()
+
+
+BARE = """
+model Bare(vocab, d):
+    input tokens in vocab
+    param E[vocab, d]
+    output logits[vocab] = E[tokens] @ E.T
+"""
+
+
 def test_trainer_trains_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     """The steps are those of AdamW by hand."""
     pytest.importorskip("accelerate")
@@ -195,7 +225,8 @@ def test_trainer_trains_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         str(tmp_path), max_steps=3, per_device_train_batch_size=8, learning_rate=0.01, save_steps=3,
         lr_scheduler_type="constant", report_to=[], disable_tqdm=True, use_cpu=True,
     )  # fmt: skip
-    Trainer(ours, arguments, train_dataset=rows).train()
+    trainer = Trainer(ours, arguments, train_dataset=rows, eval_dataset=rows)
+    trainer.train()
     optimizer = torch.optim.AdamW(by_hand.parameters(), 0.01, weight_decay=0.0)
     for _ in range(3):
         loss = by_hand(tokens(8, 6), labels=tokens(8, 6)).loss
@@ -207,6 +238,10 @@ def test_trainer_trains_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         torch.testing.assert_close(one, other)
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-3")
     assert torch.equal(again(tokens()).logits, ours.eval()(tokens()).logits)
+    loss = ours(tokens(8, 6), labels=tokens(8, 6)).loss
+    torch.testing.assert_close(torch.tensor(trainer.evaluate()["eval_loss"]), loss.detach().cpu())
+    bare = trainer.predict([{"input_ids": row} for row in tokens(8, 6)]).predictions
+    torch.testing.assert_close(torch.from_numpy(bare), ours(tokens(8, 6)).logits.detach())
 
 
 @pytest.fixture
