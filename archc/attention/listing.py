@@ -101,7 +101,7 @@ def lines(fold: WeightedSum) -> Iterator[tuple[str, str]]:
 
 
 def _weighted(fold: WeightedSum) -> str:
-    """What is summed, in words."""
+    """The values that are summed, in words."""
     if fold.alone:
         return "the weights alone, as the log of their sum"
     text = f"{fold.values} of each `{fold.read.name}`" if fold.values else "the weights alone"

@@ -20,7 +20,7 @@ from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
 
 MOST_TERMS, HIGHEST_POWER = 12, 4
-"""What is still multiplied out."""
+"""The most terms, and the highest power, that are still multiplied out."""
 
 Factors = tuple[int, ...]
 Terms = dict[Factors, sympy.Expr]

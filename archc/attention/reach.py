@@ -104,7 +104,7 @@ class _Ends:
         self.place: Ends = (sympy.S.Zero,), tuple(last)
 
     def of(self, node: Node) -> Ends | None:
-        """What a value is at least and at most."""
+        """The least and the largest value of a node, as ends."""
         if isinstance(node.op, ir.Constant):
             return (node.op.value,), (node.op.value,)
         found = affine(self.graph, node, self.reader, self.read)

@@ -55,8 +55,8 @@ it is neither."""
 
 
 def folds(attend: ir.Attend, slopes: Slopes) -> tuple[Found, ...]:
-    """What each sum over the tokens read is, in the order of the body. Where one is the log of the
-    sum of another's weights, both are that one fold."""
+    """Each sum over the tokens read, recognised, in the order of the body. Where one is the log of
+    the sum of another's weights, both are that one fold."""
     found = [fold_of(attend, node, slopes) for node in sums(attend)]
     for place, fold in enumerate(found):
         if isinstance(fold, WeightedSum) and fold.alone:

@@ -85,8 +85,8 @@ SUMS = tuple(ir.Elementwise(fn) for fn in ("add", "sub", "neg"))
 def _terms(
     graph: Graph, id: int, forms: Mapping[int, Linear | None], factor: sympy.Expr = ONE
 ) -> Iterator[tuple[sympy.Expr, int]]:
-    """What a value is the sum of, and the number that each is multiplied by; forms of positions are
-    not taken apart."""
+    """The terms that a value is the sum of, each with its factor; forms of positions are not taken
+    apart."""
     node = graph[id]
     if forms[id] is None and node.op in SUMS:
         last = -factor if node.op.fn in ("sub", "neg") else factor

@@ -78,7 +78,7 @@ class Gradient(Sweep):
         self.edges()
 
     def arriving(self, t: Tokens, masks: Sequence[Tile], known: bool = True) -> dict[str, Tile]:
-        """What arrives at some readers, and what a softmax kept of them; delta where it is
+        """The cotangents of some readers, and the kept sums of a softmax; delta where it is
         `known`."""
         found = {"d_o": self.d_o, "lse": self.lse, "delta": self.delta if known else None}
         return {name: self.of_readers(x, t, masks) for name, x in found.items() if x is not None}
@@ -133,7 +133,7 @@ class Gradient(Sweep):
         )
 
     def _at_scores(self, p: Tile, other: dict[str, Known], readers: dict[str, Tile]) -> Tile:
-        """What arrives at each score: P (dP - delta) of a softmax, dP without."""
+        """The cotangent of each score: P (dP - delta) of a softmax, dP without."""
         if self.fold.alone:
             return p * (0.0 - readers["delta"])
         d_p = self._arriving(other, readers).over(self.rows, self.columns).named("d_p")
@@ -202,8 +202,8 @@ def by_readers(fold: WeightedSum, name: str = "attend_gradient_of_readers") -> P
 
 
 def _delta(w: Gradient, readers: dict[str, Tile]) -> Tile:
-    """What all scores of each reader share: dO . O, less what arrives at the log of the sum of its
-    weights."""
+    """The common part of all scores of each reader: dO . O, less the cotangent of the log of the
+    sum of its weights."""
     found, own = None, [w.in_mine]
     if w.o is not None:
         assert w.values is not None and w.values.dim is not None

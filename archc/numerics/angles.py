@@ -17,7 +17,7 @@ from archc.ir.rewrite import rewrite
 
 TURNS = ("cos", "sin")
 SCALES = ("mul", "div", "neg")
-"""What may stand between a cosine and the recurrence."""
+"""Functions that may stand between a cosine and the recurrence."""
 
 
 def angles_in_loops(layer: ir.Layer) -> ir.Layer:

@@ -151,7 +151,8 @@ def _of_results(graph: Graph, id: int) -> bool:
 
 
 def _inside(user: Node, id: int) -> list[int] | None:
-    """What a value is in the body that captures it; None where it is a state at the start too."""
+    """The nodes of a value in the body that captures it; None where it is a state at the start
+    too."""
     names = {name for name, operand in _captured(user) if operand == id}
     inside = [n.id for n in user.op.body if isinstance(n.op, ir.Input) and n.op.name in names]
     return inside if len(names) == user.operands.count(id) else None

@@ -224,7 +224,7 @@ class LinkedForm(MatrixForm):
         )
 
     def _ended(self, slot: Slot, p: int) -> int | None:
-        """What rows write to state p, as it is left after the chunk."""
+        """The rows written to state p, as much of them as is left after the chunk."""
         return self._until(slot.x, self._left_of(slot)[p])
 
     def _kept(self, p: int, q: int) -> int | None:

@@ -109,7 +109,8 @@ class TurnedForm(LinkedForm):
     # --- scores, and the carried states ---------------------------------------------------------
 
     def _score(self, covectors: Numbers, writer: Slot, strict: bool) -> int | None:
-        """What rows read with covectors, one of each state, of what a term wrote."""
+        """The scores of rows that read with covectors, one of each state, of rows that a term
+        wrote."""
         assert isinstance(writer, TurnedSlot)
         parts = [
             self._scores(self.key_names, gate, covector, x, strict, strict)
