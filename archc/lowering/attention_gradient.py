@@ -15,7 +15,7 @@ from typing import Any
 import sympy
 
 from archc.attention.listing import slopes
-from archc.attention.weighted_sum import Source, WeightedSum
+from archc.attention.weighted_sum import Dot, Source, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens, clean
@@ -148,22 +148,34 @@ class Gradient(Sweep):
         return both[0].dot(both[1], precision=self.PRECISION)
 
     def starts(self) -> list[Tile]:
-        """Sums of nothing, one for each gradient."""
+        """Sums of nothing, one for each gradient, then of what arrives at squares."""
         found = []
         for source in self.wanted:
             dims = (self.rows,) if source.dim is None else (self.rows, self.dim(source.dim))
             found.append(self.k.full(0.0, *dims).named(f"sum_{source.name}"))
-        return found
+        squares = (dot for dot in self.fold.dots if self._is_wanted(dot))
+        return [*found, *(self.k.full(0.0, self.rows).named(f"sum_{d.name}") for d in squares)]
+
+    def _is_wanted(self, dot: Dot) -> bool:
+        """Whether a product is the square of a vector whose gradient is made here."""
+        learned = cotangent(dot.name) in self.slopes.outputs
+        return dot.square and learned and dot.reader in {source.name for source in self.wanted}
 
     def sums(
         self, p: Tile, found: dict[str, Tile], other: dict[str, Known], readers: dict[str, Tile],
         before: Sequence[Tile],
     ) -> list[Tile]:  # fmt: skip
         """Every gradient with a block of pairs more."""
-        return [
+        many = len(self.wanted)
+        made = [
             self._sum(source, so_far, p, found, other, readers)
-            for source, so_far in zip(self.wanted, before, strict=True)
+            for source, so_far in zip(self.wanted, before[:many], strict=True)
         ]
+        squares = (dot for dot in self.fold.dots if self._is_wanted(dot))
+        for dot, so_far in zip(squares, before[many:], strict=True):
+            d = found[cotangent(dot.name)].over(self.rows, self.columns)
+            made.append(so_far + d.sum(self.columns.name))
+        return made
 
     def _sum(
         self, source: Source, so_far: Tile, p: Tile, found: dict[str, Tile],
@@ -176,10 +188,7 @@ class Gradient(Sweep):
         for dot in self.fold.dots:
             ends = {READER: dot.reader, READ: dot.read}
             d = found.get(cotangent(dot.name))
-            if dot.square and dot.reader == source.name and d is not None:
-                d = d.over(self.rows, self.columns).sum(self.columns.name)
-                total = total + tile(self.own[source.name]).to("f32") * (2.0 * d)
-            elif not dot.square and ends[self.held] == source.name and d is not None:
+            if not dot.square and ends[self.held] == source.name and d is not None:
                 d = d.over(self.rows, self.columns).to(self.IO)
                 total = d.dot(tile(other[ends[self.walked]]), total, precision=self.PRECISION)
         d = found.get(cotangent(source.name))
@@ -188,8 +197,14 @@ class Gradient(Sweep):
         return total
 
     def leave(self, made: Sequence[Tile]) -> None:
-        """Store every gradient."""
-        for source, sum in zip(self.wanted, made, strict=True):
+        """Store every gradient, with what comes of squares: 2 x for each that arrives there."""
+        squares = [dot for dot in self.fold.dots if self._is_wanted(dot)]
+        found, many = [*made], len(self.wanted)
+        for dot, arrived in zip(squares, found[many:], strict=True):
+            place = next(i for i, each in enumerate(self.wanted) if each.name == dot.reader)
+            x = tile(self.own[dot.reader]).to("f32")
+            found[place] = found[place] + x * (2.0 * arrived)
+        for source, sum in zip(self.wanted, found[:many], strict=True):
             self.keep(self.results[source.name], source.dim, sum)
 
 

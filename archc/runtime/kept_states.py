@@ -189,9 +189,9 @@ def from_plain(kept: Any, kind: type) -> Any:
     return made(*(from_plain(part, kind) for part in kept["fields"].values()))
 
 
-def state_rows(layer: str, state: Any, rows: list[int], count: int, what: str = "the state") -> Any:
+def state_rows(layer: str, state: Any, rows: list[int], count: int) -> Any:
     """Some rows of a state, or of another value, of `count` sequences."""
-    refused = f"{layer}: there are {count} sequences, so must {what} be of {count}, got {{}}"
+    refused = f"{layer}: there are {count} sequences, so must the state be of {count}, got {{}}"
 
     def chosen(x: Tensor, wide: bool, shared: bool) -> Tensor:
         if not shared and x.shape[0] != count:

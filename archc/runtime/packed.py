@@ -44,6 +44,12 @@ def sequence_bounds(layer: str, cu_seqlens: Tensor, x: Tensor) -> list[int]:
     return bounds
 
 
+def rows_beside(cu_seqlens: Tensor | None, x: Tensor) -> int:
+    """How many rows there are of what each sequence has one of, beside tokens x [B, T, ...]."""
+    packed = isinstance(cu_seqlens, Tensor) and cu_seqlens.dim() == 1
+    return len(cu_seqlens) - 1 if packed else x.shape[0]
+
+
 def run_packed(
     layer: str,
     run: Callable,
@@ -75,8 +81,7 @@ def run_packed(
     cut = {name: x if x is None else each_sequence(x, bounds) for name, x in tokens.items()}
     for members in alike_sequences(layer, bounds, state):
         given = {name: x if x is None else batch_of(x, members) for name, x in cut.items()}
-        for name, x in others.items():
-            given[name] = state_rows(layer, x, members, count, f"`{name}`")
+        given |= {name: state_rows(layer, x, members, count) for name, x in others.items()}
         made, after = run(**given, state=state_rows(layer, state, members, count))
         refuse_whole(layer, made, whole)
         for row, i in enumerate(members):

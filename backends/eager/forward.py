@@ -46,6 +46,8 @@ class Forward:
         self.names = {id: identifier(op.name) for id, op in self.layer.inputs}
         rows = [id for id, op in [*self.own, *self.others] if "batch" in op.type.names]
         self.first = self.names[rows[0]] if rows else ""
+        along = (self.names[id] for id, op in self.layer.inputs if "t" in op.type.names)
+        self.along = next(along, "")
         self.scope = self._scope()
         if self.parts.file.by_regions is not None:
             away = {*self.memory.other, *self.memory.optional}
@@ -231,7 +233,12 @@ class Forward:
         """Refuse inputs that do not fit, in the words of the spec."""
         title, like = quoted(self.parts.name), self._checked_against()
         writer.line(f"sizes = {{{self._known_sizes()}}}")
-        for id, op in self.layer.inputs:
+        beside = False
+        for id, op in sorted(self.layer.inputs, key=lambda each: self._is_beside(each[1])):
+            if self._is_beside(op) and not beside:
+                beside = True
+                rows = quoted(self._axes(op).split()[0])
+                writer.line(f"sizes[{rows}] = rows_beside(cu_seqlens, {self.along})")
             name, shown = self.names[id], quoted(op.name)
             piece = {"int": "check_index", "bool": "check_index"}.get(op.type.dtype, "check_real")
             lines = [
@@ -272,10 +279,18 @@ class Forward:
         dims = [axis for axis in axes.values() if axis.kind == "dim"]
         return ", ".join(f"{quoted(axis.name)}: {scope.size(axis.size)}" for axis in dims)
 
+    def _is_beside(self, op: ir.Input) -> bool:
+        """Whether packed sequences have a row each of an input, as it is not along the tokens."""
+        names = op.type.names
+        packs = bool(self.along) and not self.parts.file.slots
+        return packs and "t" not in names and "batch" in names[:1]
+
     def _axes(self, op: ir.Input) -> str:
         every = [axis for _, each in self.layer.inputs for axis in each.type.axes]
         dims = {axis.name for axis in every if axis.kind == "dim"}
         lengths = {axis.name: length_name(axis.name, dims) for axis in every if axis.kind != "dim"}
+        if self._is_beside(op):
+            lengths["batch"] = "rows" if "rows" not in dims else "N_rows"
         return " ".join(lengths.get(name, name) for name in op.type.names)
 
     def _start(self, writer: Writer) -> None:
