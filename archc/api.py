@@ -251,9 +251,10 @@ class Spec:
         Every memory's has `state`, `chunk` and `cu_seqlens` behind its values, and then, by name,
         options that no shape tells, with the spec's defaults. Values are those that enter the
         memory, by their names in the spec, `[B, T, H, D]`; one that is defined as exp(e) enters as
-        e, named `log_...`, and one that turns states, as cos(a), as a. The state is a named tuple
-        of the declared states, in float32 at least. Where torch sees a GPU, tensors on it go
-        through generated kernels. Raises ValueError for a layer without a memory.
+        e, named `log_...`, one that turns states, as cos(a), as a, and an outer product k * v as k
+        and v. The state is a named tuple of the declared states, in float32 at least. Where torch
+        sees a GPU, tensors on it go through generated kernels. Raises ValueError for a layer
+        without a memory.
         """
         self._warn(self.layer)
         return self._function("op", cut.op(with_chunks(self.layer)))

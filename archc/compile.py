@@ -39,8 +39,8 @@ from archc.ir.value_names import cotangent
 from archc.ir.verify import verify
 from archc.limits import deep_calls
 from archc.lowering.token import RegionKernels, lower
-from archc.numerics.angles import angles_in_loops
 from archc.numerics.gates import gates_in_logs
+from archc.numerics.parts import parts_in_loops
 from archc.recurrence.affine.normalize import decays
 from archc.recurrence.chunk.chunked import chunked
 from archc.recurrence.law.numbers import with_laws
@@ -145,9 +145,10 @@ def with_chunks(layer: ir.Layer) -> ir.Layer:
 
 
 def entered(layer: ir.Layer) -> ir.Layer:
-    """The layer, its recurrences with gates as logarithms and turns as angles, and all else that
-    enters them where the spec has it: what a memory taken out has as arguments."""
-    return in_logs(angles_in_loops(simplify(layer)))
+    """The layer, its recurrences with gates as logarithms, turns as angles and outer products as
+    factors, and all else that enters them where the spec has it: what a memory taken out has as
+    arguments."""
+    return in_logs(parts_in_loops(simplify(layer)))
 
 
 PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
@@ -156,7 +157,7 @@ PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
     ("separate", separate),
     ("scales", scaled_queries),
     ("absorb", absorb),
-    ("angles", angles_in_loops),
+    ("parts", parts_in_loops),
     ("gates", in_logs),
     ("chunk", in_chunks),
 )

@@ -1,10 +1,13 @@
-"""Layer IR -> layer IR: what turns states of a recurrence enters it as its angle.
+"""Layer IR -> layer IR: what turns states of a recurrence enters it as its angle, and an outer
+product that is written to one as its factors.
 
-    c = a * cos(th); s = a * sin(th)
-    recurrence(c = c, s = s):     S[t] = c * S[t-1] - s * R[t-1]; ..
-    -> recurrence(a = a, th = th):  S[t] = a * cos(th) * S[t-1] - a * sin(th) * R[t-1]; ..
+    c = a * cos(th); s = a * sin(th); w = k * v
+    recurrence(c = c, s = s, w = w):  S[t] = c * S[t-1] - s * R[t-1] + w; ..
+    -> recurrence(a = a, th = th, k = k, v = v):
+           S[t] = a * cos(th) * S[t-1] - a * sin(th) * R[t-1] + k * v; ..
 
-Then the algebra of the body sees that the two scale by `a` and turn by `th`.
+Then the algebra of the body sees that the two scale by `a` and turn by `th`, and what is written
+along which dims; and an outer product is no value for each of its elements in memory.
 """
 
 from __future__ import annotations
@@ -18,21 +21,25 @@ from archc.ir.rewrite import rewrite
 TURNS = ("cos", "sin")
 SCALES = ("mul", "div", "neg")
 """Functions that may stand between a cosine and the recurrence."""
+LINEAR = (*SCALES, "add", "sub", "where")
 
 
-def angles_in_loops(layer: ir.Layer) -> ir.Layer:
-    """The layer, its recurrences of several states with the angles that turn them."""
-    return rewrite(layer, [angle_enters])
+def parts_in_loops(layer: ir.Layer) -> ir.Layer:
+    """The layer, its recurrences with the angles that turn states, and factors that are written."""
+    return rewrite(layer, [parts_enter])
 
 
-def angle_enters(graph: Graph, node: Node) -> int | None:
-    """recurrence(c = cos(th)) -> recurrence(th = th), where c scales a state"""
-    if not isinstance(node.op, ir.Recurrence) or len(node.op.states) < 2:
+def parts_enter(graph: Graph, node: Node) -> int | None:
+    """recurrence(c = cos(th), w = k * v) -> recurrence(th = th, k = k, v = v), where c scales a
+    state, and w has the dims of one"""
+    if not isinstance(node.op, ir.Recurrence):
         return None
     outside = dict(zip(node.op.captures, node.operands, strict=False))
+    turned = len(node.op.states) > 1
     names = [
         name for name, id in outside.items()
-        if _is_turn(graph, id) and _scales_a_state(node.op, name)
+        if (turned and _is_turn(graph, id) and _scales_a_state(node.op, name))
+        or (_is_outer(graph, id) and _is_written(graph, node, id))
     ]  # fmt: skip
     if not names:
         return None
@@ -49,6 +56,38 @@ def _is_turn(graph: Graph, id: int) -> bool:
         return False
     inner = graph[id].operands if op.fn in SCALES else ()
     return op.fn in TURNS or any(_is_turn(graph, operand) for operand in inner)
+
+
+def _is_outer(graph: Graph, id: int) -> bool:
+    """Whether a value is a product of values that each lack a dim of it, scaled perhaps."""
+    node = graph[id]
+    if not isinstance(node.op, ir.Elementwise) or node.op.fn not in SCALES:
+        return False
+    whole = [o for o in node.operands if {*graph[o].type.names} >= {*node.type.names}]
+    if not whole:
+        return node.op.fn == "mul"
+    return len(whole) == 1 and _is_outer(graph, whole[0])
+
+
+def _is_written(graph: Graph, node: Node, id: int) -> bool:
+    """Whether a value has the dims of a state with more than one of its own, and all that is done
+    with values of these dims is linear: such a state is read by sums alone, if at all."""
+    dims = {axis.name for axis in graph[id].type.axes if axis.kind == "dim"}
+    states = {
+        state.name for state in node.op.states
+        if {a.name for a in state.axes if a.kind == "dim"} == dims
+    }  # fmt: skip
+    results = {graph[user].op.name for user in graph.users(node.id)}
+    if not states or len(dims - {*node.op.heads}) < 2 or states & results:
+        return False
+    body = node.op.body
+    outputs = {id for name, id in body.outputs.items() if name not in states}
+    wide = [n for n in body if dims <= {*n.type.names}]
+    return not any(n.id in outputs for n in wide) and all(
+        isinstance(body[user].op, ir.Contract | ir.Reduce)
+        or getattr(body[user].op, "fn", "") in LINEAR
+        for n in wide for user in body.users(n.id)
+    )  # fmt: skip
 
 
 def _scales_a_state(op: ir.Recurrence, capture: str) -> bool:
@@ -87,9 +126,10 @@ class _Entered:
         self.body.substitute(given.id, made)
 
     def _inside(self, id: int) -> int:
-        """A node of the graph in the body: turns and their scales are computed there."""
+        """A node of the graph in the body: turns, outer products and their scales are computed
+        there."""
         node = self.graph[id]
-        if _is_turn(self.graph, id):
+        if _is_turn(self.graph, id) or _is_outer(self.graph, id):
             whole = node.op.fn in TURNS
             operands = [(self._captured if whole else self._inside)(o) for o in node.operands]
             return self.body.add(node.op, *operands, name=node.name)
