@@ -8,10 +8,10 @@ from typing import Any
 
 from archc.attention.between import Between
 from archc.attention.listing import lines, lines_between
-from archc.attention.multiplied_out import multiplied_out
 from archc.attention.recognise import sums
 from archc.attention.row_heads import all_by_rows, rows_of
 from archc.attention.scores import scores_of
+from archc.attention.totals import as_folds
 from archc.attention.weighted_sum import WeightedSum
 from archc.backends.triton.fold import for_kernels, how_packed, is_library, told
 from archc.compile import folded, lowered
@@ -86,7 +86,7 @@ def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
 def _few(attend: ir.Attend) -> tuple[tuple[str, str], ...]:
     """The kernels of the form for few readers, whose products go in another order."""
     assert attend.decode is not None
-    found = all_by_rows(folded(multiplied_out(replace(attend, body=attend.decode, decode=None))))
+    found = all_by_rows(folded(as_folds(replace(attend, body=attend.decode, decode=None))))
     if not found:
         return ()
     rows = " and ".join(filter(None, ["readers", rows_of(found[0]).text]))

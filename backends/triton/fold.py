@@ -23,10 +23,10 @@ from archc.backends.triton.score_op import ScoreFunction, by_scores, rows_suffic
 from archc.backends.triton.slot_op import SlotOp, by_slots
 
 from archc.attention.between import SPAN, Between, rows_of_token
-from archc.attention.multiplied_out import multiplied_out
 from archc.attention.reach import reaches
 from archc.attention.recognise import Found, sums
 from archc.attention.row_heads import all_by_rows
+from archc.attention.totals import as_folds
 from archc.attention.weighted_sum import Refusal, Source, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
@@ -217,10 +217,10 @@ def by_folds(
 
 
 def for_kernels(folds: Folds, op: ir.Attend) -> ir.Attend:
-    """An attend as kernels have it: sums over a dim of each pair multiplied out, and the form for
+    """An attend as kernels have it: with as many sums that are folds as there are, and the form for
     few readers in place of the other where that has kernels for tokens chosen one by one: there
     all heads read the same vectors."""
-    op = multiplied_out(op)
+    op = as_folds(op)
     if op.decode is None:
         return op
     found = [folds(replace(op, body=body, decode=None)) for body in (op.body, op.decode)]
@@ -238,7 +238,7 @@ def _of_few(
 ) -> FoldFunction | None:
     """The function that launches kernels for few readers; None where a sum is no fold, or has no
     heads that share what they read."""
-    node = replace(node, op=multiplied_out(node.op))
+    node = replace(node, op=as_folds(node.op))
     found = all_by_rows(folds(node.op))
     if not found or (scope.file.slots and not all(_in_slots(scope, node, f) for f in found)):
         return None

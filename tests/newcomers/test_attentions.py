@@ -233,3 +233,17 @@ def test_a_bias_for_each_bucket_of_distances() -> None:
         return back(causal(q @ k.mT + p["E"][place].permute(2, 0, 1)) @ v, p["W_o"])
 
     held("buckets", reference, {"x": [1, 24, 4]}, d=4, H=2, K=3)
+
+
+def test_keys_and_values_that_are_learned() -> None:
+    """What the past leaves of a softmax is theirs."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        q, k, v = (heads(inputs["x"], p[name]) for name in ("W_q", "W_k", "W_v"))
+        own, learned = p["M_v"].transpose(0, 1), torch.einsum("bhtk,nhk->bhtn", q, p["M_k"])
+        ahead = torch.ones(5, 5, dtype=torch.bool).triu(1)
+        score = (q @ k.mT).masked_fill(ahead, -torch.inf)
+        weights = (torch.cat([learned, score], -1) / 3**0.5).softmax(-1)
+        return back(weights[..., :3] @ own + weights[..., 3:] @ v, p["W_o"])
+
+    held("persistent_memory", reference, {"x": [2, 5, 4]}, d=4, N=3, H=2, K=3)
