@@ -28,36 +28,48 @@ def about(kernel: Kernel, why: str = "") -> str:
     """The lines of the docstring of a kernel, the first of them a sentence; `why` it is one, where
     the kernel does not say so."""
     stored = ", ".join(f"`{name}`" for name in (*kernel.stores, *kernel.ends.values()))
-    lines = [f"{stored}, {why or kernel.why[0]}."]
-    own = {id: name for name, id in kernel.stores.items()}
-    steps: dict[int, str] = {}
-    for name, id in kernel.stores.items():
-        known = {**kernel.loads, **{other: own[other] for other in own if other != id}}
-        lines += _lines(kernel.graph, id, name, known, steps)
-    if kernel.walk is not None:
-        recurrence = kernel.graph[kernel.walk]
-        captured = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
-        names: dict[str, str] = {}
-        for name, id in captured.items():
-            names[name] = formula(kernel.graph, id, kernel.loads)
-            if len(names[name]) > LONGEST:
-                lines += _lines(kernel.graph, id, name, kernel.loads, steps)
-                names[name] = name
-        inputs = ((n.id, n.op.name) for n in recurrence.op.body if isinstance(n.op, ir.Input))
-        known = {id: names[name] for id, name in inputs if name in names}
-        steps, body = {}, recurrence.op.body
-        for name, id in body.outputs.items():
-            lines += _lines(body, id, name, known, steps)
+    same = {n for n, id in kernel.stores.items() if _is_called(kernel.graph[id], n)}
+    stores = {name: id for name, id in kernel.stores.items() if name not in same}
+    lines = [
+        f"{stored}, {why or kernel.why[0]}.", *_formulas(kernel.graph, stores, kernel.loads),
+        *(() if kernel.walk is None else _of_walk(kernel, kernel.graph[kernel.walk])),
+    ]  # fmt: skip
     return "\n".join([*lines, *_places(_sources(kernel))])
+
+
+def _is_called(node: Node, name: str) -> bool:
+    """Whether a value is what a walk calls so."""
+    return isinstance(node.op, ir.Result) and node.op.name == name
+
+
+def _of_walk(kernel: Kernel, recurrence: Node) -> list[str]:
+    """The lines of what a walk makes at every chunk."""
+    loads = kernel.loads
+    captured = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
+    texts = {name: formula(kernel.graph, id, loads) for name, id in captured.items()}
+    long = {name: id for name, id in captured.items() if len(texts[name]) > LONGEST}
+    texts |= {name: name for name in long}
+    body = recurrence.op.body
+    inputs = ((node.id, node.op.name) for node in body if isinstance(node.op, ir.Input))
+    known = {id: texts[name] for id, name in inputs if name in texts}
+    return [*_formulas(kernel.graph, long, loads), *_formulas(body, body.outputs, known)]
 
 
 def about_tokens(graph: Graph) -> str:
     """The same of a kernel that makes the outputs of a graph for a block of tokens a program."""
     made = ", ".join(f"`{name}`" for name in graph.outputs)
+    lines = [f"{made}: a block of tokens a program.", *_formulas(graph, graph.outputs, {})]
+    return "\n".join([*lines, *_places(graph)])
+
+
+def _formulas(graph: Graph, values: Mapping[str, int], known: Mapping[int, str]) -> list[str]:
+    """The lines of several values, each in terms of the others where it is made of them."""
     steps, lines = dict[int, str](), list[str]()
-    for name, id in graph.outputs.items():
-        lines += _lines(graph, id, name, {}, steps)
-    return "\n".join([f"{made}: a block of tokens a program.", *lines, *_places(graph)])
+    own = {id: n for n, id in values.items() if not isinstance(graph[id].op, ir.Input)}
+    for name, id in values.items():
+        others = {other: each for other, each in own.items() if other != id}
+        lines += _lines(graph, id, name, {**known, **others}, steps)
+    return lines
 
 
 def _places(nodes: Iterable[Node]) -> list[str]:
@@ -172,4 +184,3 @@ def _contracted(op: ir.Contract, given: tuple[str, ...]) -> str:
     if summed:
         return f"sum[{', '.join(summed)}]({product})"
     return f"({product})" if len(given) > 1 else product
-
