@@ -95,7 +95,7 @@ class _Names:
     def rank(self, value: lang.Value) -> int:
         """How likely it is that no line makes a value: that of a loop goes by what enters it."""
         if value in self.hidden:
-            return 2 if any(len(self.users[each]) < 2 for each in self.sources[value][:1]) else 1
+            return 0 if any(len(self.users[each]) > 1 for each in self.sources[value][:1]) else 2
         return 0 if len(self.users[value]) > 1 or value in self.starts else 1
 
     def call(self, value: lang.Value) -> None:
@@ -207,14 +207,14 @@ class _Names:
         if made is not None and isinstance(made.op, lang.Scalar):
             text = str(made.op.size)
             return text if text.isidentifier() else ""
-        return self.wanted.get(value, "").removesuffix("_end").removeprefix("saved_")
+        return self.wanted.get(value, "").removeprefix("saved_")
 
     def _into(self, value: lang.Value, word: str = "") -> str:
         """The name of the nearest value or memory that this one goes into, and a word."""
         row, seen = [value], {value}
         for _ in range(NEAR):
             found = next(filter(None, map(self._reached, row)), "")
-            found = found.removesuffix("_end").removeprefix("saved_")
+            found = found.removeprefix("saved_")
             if found:
                 name = found if not word or found.endswith(word) else f"{found}_{word}"
                 return name if len(found) <= WIDEST else ""
@@ -235,4 +235,3 @@ class _Names:
             if stores and s.operands[len(s.op.buffer.axes)] is value:
                 return s.op.buffer.name
         return next((v.title for v in self._after(value) if v.title), "")
-

@@ -517,8 +517,7 @@ class Composer:
 
     def _like(self, value: lang.Value, name: str) -> lang.Value:
         """A new value like one, which hands its numbers on."""
-        title = _plain(name) if value.title else ""
-        return lang.Value(self._fresh(name), value.type, title, value.hint)
+        return lang.Value(self._fresh(name), value.type, value.title, value.hint)
 
     def _add(self, statement: lang.Statement) -> None:
         self._open[-1].statements.append(statement)
