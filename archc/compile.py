@@ -47,7 +47,7 @@ from archc.recurrence.law.numbers import with_laws
 from archc.regions.cut import regions
 from archc.regions.gradient import gradient_of
 from archc.regions.noise import drawn_before
-from archc.regions.packed import packed
+from archc.regions.packed import with_tails
 from archc.schedule.budget import within_budget
 from archc.schedule.choosing import choices_within
 from archc.schedule.delayed_solve import inverses_last
@@ -228,9 +228,9 @@ def region_kernels(region: TokenRegion) -> RegionKernels | str:
     return made if isinstance(made, RegionKernels) else made.reason
 
 
-def packed_kernels(region: TokenRegion) -> RegionKernels | str:
-    """The same for packed sequences."""
-    return region_kernels(packed(region))
+def packed_kernels(region: TokenRegion, packed: bool) -> RegionKernels | str:
+    """The same with what is kept for the next call; `packed`: for packed sequences too."""
+    return region_kernels(with_tails(region, packed))
 
 
 def with_kernels(layer: ir.Layer, away: Collection[int]) -> list[RegionKernels]:

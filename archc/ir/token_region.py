@@ -10,9 +10,9 @@ The tokens before the first one enter as an input of their own for each op that 
 the graph the op reads `where(position >= 0, x, past)`, so that the gradient of the past is found as
 every other gradient is.
 
-A region of packed sequences has a past of each sequence, and counts positions from its first
-token. What it looks back on and makes itself leaves it as a `tail`: the last tokens of each
-sequence, which are kept for the next call.
+What a region looks back on and makes itself leaves it as a `tail`: the last tokens of each
+sequence, which are kept for the next call. Packed sequences have a past and a tail each, and
+positions count from the first token of each.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TokenRegion:
     such as cosines of positions and the factors of dropout: they have no gradient. `passes` and
     `least` are numbers a token that PyTorch would move, and that the region must move, at sample
     sizes.
-    `packed`: the sequences stand one after the other in a batch of 1; `tails` are then the outputs
+    `packed`: the sequences may stand one after the other in a batch of 1; `tails` are the outputs
     that are the last tokens of a sequence alone, each with the past that it is kept for."""
 
     name: str

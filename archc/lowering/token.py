@@ -61,7 +61,8 @@ class Lowered:
     """A program of a region. `buffers` has the buffer of each input and output of its graph, and
     `options` the numbers that a launch computes, `lengths` the axes whose blocks its constants are.
     `sizes` are the sizes of the spec, by what the program calls them. `shares` are the outputs that
-    are sums of a program's tokens, with the axes to sum over, `written` all outputs."""
+    are sums of a program's tokens, with the axes to sum over, `written` all outputs. Packed
+    sequences have `before` rows in front of the tokens of each, a row of the batch has `ahead`."""
 
     program: Program
     space: Space
@@ -71,6 +72,8 @@ class Lowered:
     sizes: Mapping[str, sympy.Expr]
     shares: Mapping[str, tuple[str, ...]]
     written: frozenset[str]
+    before: sympy.Expr
+    ahead: sympy.Expr
 
 
 @dataclass(frozen=True)
@@ -140,19 +143,21 @@ class TokenProgram(Values):
                     (self.symbols[symbol],) = self.k.sizes(size_name(symbol), varying=True)
         (self.block,) = self.k.lengths(BLOCK_T)
         self.blocks[BLOCK_T] = self.axes[self.stream].size
-        counts = [past.count for past in region.pasts.values() if looks_ahead or region.packed]
-        self.before = self.size(furthest([*counts, *([looks.lag] if looks else [])]))
-        self.rows_in_all = self.size(self.axes[self.stream].size) + self.before
+        counts = [past.count for past in region.pasts.values()]
+        lag = [looks.lag] if looks else []
+        before = furthest([*counts, *lag])
+        ahead = furthest([*(counts if looks_ahead else []), *lag])
+        self.in_front, self.ahead = (before, ahead), self.size(ahead)
+        self.rows_in_all = self.size(self.axes[self.stream].size) + self.ahead
         self.packed: Borders | None = None
         if region.packed:
-            self._pack()
+            self._pack(self.size(before))
         self.memory = {n.op.name: self._given(n) for n in graph if isinstance(n.op, ir.Input)}
 
-    def _pack(self) -> None:
-        """Be told where packed sequences begin and end."""
+    def _pack(self, before: sympy.Expr) -> None:
+        """Be told where packed sequences begin and end, if there are any."""
         name = marked(TABLE, {plain(primal(each) or each) for each in self.names()}, "_")
-        tokens = self.size(self.axes[self.stream].size)
-        self.packed = Borders(self.k, tokens, self.before, name)
+        self.packed = Borders(self.k, before, self.ahead, name)
         self.rows_in_all = self.packed.rows
 
     def names(self) -> set[str]:
@@ -270,24 +275,27 @@ class TokenProgram(Values):
 
     def _shifted(self, shift: sympy.Expr) -> Index:
         first = self.first if shift == 0 else self.first + self.whole_number(shift)
-        step = self.turn_count if self.walk is not None else 1
-        t = first + self.k.iota(self.stream, self.block) * step
+        steps = self.k.iota(self.stream, self.block)
+        steps = steps if self.walk is None else steps * self.turn_count
         whole = shift == 0 and self.walk is None
         if self.packed is not None:
-            look = self.packed.look(t)
+            (batch,) = (a for a in self.axes.values() if a.kind == "batch")
+            row = self.ids[plain(batch.name)]
+            look = self.packed.look(first, steps, self.tokens_in_all, row)
             found = Index(look.token, whole, look.inside(self.tokens_in_all))
             self.seen[found] = look
             return found
+        t = first + steps
         mask = t < self.tokens_in_all
         return Index(t, whole, mask if self._is_late(shift) else mask & (t >= 0))
 
     def _is_late(self, shift: sympy.Expr) -> bool:
         """Whether no token so many after those of the block stands before the first of all."""
-        return not self.early and bool((self.size(shift) - self.before).is_nonnegative)
+        return not self.early and bool((self.size(shift) - self.ahead).is_nonnegative)
 
     def is_late(self, index: Index) -> bool:
-        """Whether all tokens of an index are known not to stand before the first one."""
-        return self.packed is None and index in self.shifts and self._is_late(self.shifts[index])
+        """Whether no token of an index stands before the first one, unless there is a table."""
+        return index in self.shifts and self._is_late(self.shifts[index])
 
     @property
     def tokens_in_all(self) -> Tile:
@@ -396,8 +404,9 @@ class TokenProgram(Values):
         written = frozenset(made)
         sizes = {str(own): symbol for symbol, own in self.symbols.items()}
         return Lowered(
-            program, self.space, buffers, self.options, lengths, sizes, self.shares, written
-        )
+            program, self.space, buffers, self.options, lengths, sizes, self.shares, written,
+            *self.in_front,
+        )  # fmt: skip
 
     def _of_program(self, program: Program, given: Mapping[str, Buffer]) -> dict[str, str]:
         """The buffers that a program has: not that of an input which it does not read, such as one
@@ -408,8 +417,8 @@ class TokenProgram(Values):
     def _first(self, block: Tile) -> Tile:
         """The first token of a block: of a gradient the first block begins with those kept."""
         first = block * self.block
-        apart = self.before == 0 or self.packed is not None
-        return first if apart else first - self.before
+        apart = self.ahead == 0 or self.packed is not None
+        return first if apart else first - self.ahead
 
     def _axis_of(self, block: str) -> Axis:
         """An axis of which a constant is the block."""

@@ -16,8 +16,8 @@ from archc.tile.compose import Composer
 from archc.tile.handle import Tile
 from archc.tile.language import Buffer
 
-SEQUENCES, TABLE = "SEQUENCES", "borders"
-"""How many sequences there are, and what the table is called."""
+SEQUENCES, ROWS, TABLE = "SEQUENCES", "ROWS", "borders"
+"""How many sequences and rows there are, and what the table is called."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,21 +42,18 @@ class Look:
 
 
 class Borders:
-    """The table of a program, of sequences that have `before` rows each before their tokens."""
+    """The table of a program, if there is one: of sequences that have `before` rows each before
+    their tokens. Without it the rows are those of a row of the batch, `ahead` of them before its
+    tokens."""
 
-    def __init__(self, k: Composer, tokens: sympy.Expr, before: sympy.Expr, name: str):
+    def __init__(self, k: Composer, before: sympy.Expr, ahead: sympy.Expr, name: str):
         (self.sequences,) = k.sizes(SEQUENCES, varying=True)
-        self.k, self.before = k, before
-        self.rows = tokens + self.sequences * before
-        self.table: Buffer = k.memory(name, {"edge": 3, "row": self.rows}, "i64")
+        (self.rows,) = k.sizes(ROWS, varying=True)
+        self.k, self.before, self.ahead = k, before, ahead
+        axes = {"edge": 3, "row": self.rows}
+        self.table: Buffer = k.memory(name, axes, "i64", optional=True)
 
-    def look(self, row: Tile) -> Look:
-        """What there is at rows; of those that there are not it says that no token is inside."""
-        k = self.k
-        there = (row >= 0, row < k.lift(self.rows, "i32"))
-        named = [k.load(self.table, edge, row, where=there, wide=False) for edge in range(3)]
-        start, end, sequence = (
-            tile.named(name) for tile, name in zip(named, ("start", "end", "sequence"), strict=True)
-        )
-        token = row - (sequence + 1) * k.lift(self.before, "i32")
-        return Look(token, start, end, sequence)
+    def look(self, first: Tile, step: Tile, tokens: Tile, batch: Tile) -> Look:
+        """What there is at the rows `first + step`."""
+        given = (first, step, tokens, batch, self.before, self.ahead)
+        return Look(*self.k.sequence_rows(self.table, *given))

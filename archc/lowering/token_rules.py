@@ -40,7 +40,27 @@ def position(v: TokenProgram, node: Node, place: Place) -> Made:
 def elementwise(v: TokenProgram, node: Node, place: Place) -> Made:
     """A function of its operands; a NaN is never dropped by a choice."""
     if node.op.fn == "where" and _is_after_first(v, node.operands[0], place):
-        return v.value(node.operands[1], v.part(node.operands[1], place))
+        return _late(v, node, place)
+    return _applied(v, node, place)
+
+
+def _late(v: TokenProgram, node: Node, place: Place) -> Made:
+    """What is read where `position >= 0` holds, as it does unless there is a table of sequences."""
+    x = v.value(node.operands[1], v.part(node.operands[1], place))
+    if isinstance(x, Refusal) or v.packed is None:
+        return x
+    with v.k.branch(v.k.given(v.packed.table)) as there, v.inner():
+        made = _applied(v, node, place)
+        if isinstance(made, Refusal):
+            return made
+        there.give(made.tile)
+    with v.k.otherwise(there) as missing:
+        missing.give(v.over(x.wide(), made.tile.dims).tile)
+    return Padded(there.results[0], made.zero & x.zero, made.finite & x.finite)
+
+
+def _applied(v: TokenProgram, node: Node, place: Place) -> Made:
+    """A function of its operands, whatever is known of them."""
     given = v.operands(node, place)
     if isinstance(given, Refusal):
         return given

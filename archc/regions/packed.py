@@ -1,4 +1,4 @@
-"""A token region of packed sequences: the same, with a past of each and with what is kept of it."""
+"""A token region with what is kept of it for the next call, and for packed sequences too."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from archc.ir.graph import Graph
 from archc.ir.token_region import TokenRegion
 
 
-def packed(region: TokenRegion) -> TokenRegion:
-    """The region for packed sequences. What it looks back on and makes itself leaves it as a tail:
-    the last tokens of each sequence, as no shape tells where these are."""
+def with_tails(region: TokenRegion, packed: bool) -> TokenRegion:
+    """The region with its tails: what it looks back on and makes itself leaves it too, the last
+    tokens of each sequence. `packed`: there may be a table of packed sequences."""
     graph, tails = region.graph.copy(), dict[str, str]()
     for past in region.pasts:
         looked = looked_at(graph, past)
@@ -21,7 +21,7 @@ def packed(region: TokenRegion) -> TokenRegion:
             name = marked(f"{past}_next", taken, "_")
             graph.outputs[name] = looked
             tails[name] = past
-    return replace(region, graph=graph, packed=True, tails=tails)
+    return replace(region, graph=graph, packed=packed, tails=tails)
 
 
 def looked_at(graph: Graph, past: str) -> int:

@@ -39,6 +39,25 @@ def table_row(table_p, place, tokens, chunks, batch):
 
 
 @kernel
+def sequence_rows(table_p, rows, first, step, tokens, batch, before, ahead):
+    """Rows `first + step` of a table of packed sequences, each with `before` rows in front of its
+    tokens: two parts of the token of each, and of its sequence the first token, the one after the
+    last, and which it is. Without a table: of the row `batch` of the batch, with `ahead` rows."""
+    if table_p is None:
+        base, place = first - ahead, step
+        none = tl.zeros_like(step).to(tl.int64)
+        start, end, sequence = none, none + tokens, none + batch
+    else:
+        at = first + step
+        inside = (at >= 0) & (at < rows)
+        start = tl.load(table_p + at, inside, 0)
+        end = tl.load(table_p + rows + at, inside, 0)
+        sequence = tl.load(table_p + 2 * rows + at, inside, 0)
+        base, place = 0, at - (sequence + 1) * before
+    return base, place, start, end, sequence
+
+
+@kernel
 def load_tile(at, i, i_step, in_i, j, j_step, in_j):
     """The tile at `at + i i_step + j j_step`, 0 outside; without `in_i`, every i is inside."""
     places = at + i[:, None] * i_step + j[None, :] * j_step

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from archc.runtime.kernels import has_triton, processors_of
+from archc.runtime.layers import kept_of_sequences, rows_of_sequences
 from archc.runtime.ops import (
     as_op,
     new_op,
@@ -108,8 +109,30 @@ def sum_of_programs(sums: Tensor, axes: int, like: Tensor) -> Tensor:
     return sums.flatten(0, axes - 1).sum(0).to(like.dtype)
 
 
-def kept_tokens(past: Tensor, x: Tensor) -> Tensor:
-    """The last tokens of a past and what follows it, as many as the past has."""
+def rows_of_tokens(
+    cu_seqlens: Tensor | None, tokens: int, before: int, ahead: int
+) -> tuple[Tensor | None, int]:
+    """The table of packed sequences with `before` rows in front of each, and how many rows a
+    program goes along: without packed sequences the tokens, and `ahead` rows in front of them."""
+    if cu_seqlens is None:
+        return None, tokens + ahead
+    table = rows_of_sequences(cu_seqlens, tokens, before)
+    return table, table.shape[1]
+
+
+def kept_of_tail(past: Tensor, tail: Tensor, tokens: int, cu_seqlens: Tensor | None) -> Tensor:
+    """The last tokens of each past and of what follows it, of which a kernel made those in place in
+    `tail`, which is like the past."""
+    if cu_seqlens is not None:
+        return kept_of_sequences(past, cu_seqlens, tail=tail)
+    rest = max(0, past.shape[1] - tokens)
+    return torch.cat([past[:, tokens:], tail[:, rest:]], 1) if rest else tail
+
+
+def kept_tokens(past: Tensor, x: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+    """The last tokens of each past and what follows it, as many as the past has."""
+    if cu_seqlens is not None:
+        return kept_of_sequences(past, cu_seqlens, x)
     return torch.cat([past, x], 1)[:, x.shape[1] :] if x.shape[1] < past.shape[1] else (
         x[:, x.shape[1] - past.shape[1] :]
     )  # fmt: skip
@@ -146,11 +169,11 @@ def new_token_op(
     space: torch.library.Library, title: str, tensors: str, numbers: str, results: int,
     learning: str, values: Callable, room: Callable, gradient: Callable, passes: Callable,
 ) -> Callable:  # fmt: skip
-    """The op of a token region: of `tensors`, by name, and of `numbers`, as a schema has them;
-    those of `learning` have gradients. `values` and `gradient` launch kernels, `room` says what
-    results are like. The gradient of a gradient is taken of `passes`, which is in PyTorch."""
+    """The op of a token region: of `tensors`, by name (`x?` may be None), and of `numbers`, as a
+    schema has them; those of `learning` have gradients. `values` and `gradient` launch kernels,
+    `room` says what results are like; `passes` in PyTorch are what has a second gradient."""
     names, wanted = tensors.split(), learning.split()
-    given = [f"Tensor {name}" for name in names]
+    given = [f"Tensor? {name[:-1]}" if name[-1] == "?" else f"Tensor {name}" for name in names]
 
     def gradient_room(*inputs: Any) -> Any:
         return like_those_of(names, wanted, inputs)

@@ -71,7 +71,7 @@ def _told(layer: ir.Layer, made: RegionKernels) -> str:
     back = ", ".join(dict.fromkeys(str(past.count) for past in region.pasts.values()))
     looks = f"; looks {back} tokens back" if back else ""
     if region.pasts and in_one_run(layer):
-        problem = packed_kernels(region)
-        why = f"in PyTorch: {problem}" if isinstance(problem, str) else "by kernels of their own"
+        problem = packed_kernels(region, packed=True)
+        why = f"in PyTorch: {problem}" if isinstance(problem, str) else "by the same kernels"
         looks += f", packed sequences {why}"
     return f"{flow}{looks}; {region.passes / region.least:.1f} times the bytes in PyTorch"

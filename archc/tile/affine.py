@@ -167,9 +167,7 @@ class Integers:
         """Whether a dtype or a precision is the one that is asked for, a length small enough, or a
         buffer there: as `@x` a launch may say of an optional one that it is missing."""
         if made is not None and isinstance(made.op, lang.Given):
-            return (
-                False if self.words.get(lang.OF_BUFFER + made.op.buffer.name) == MISSING else None
-            )
+            return False if self._is_missing(made.op.buffer) else None
         if made is not None and isinstance(made.op, lang.AtMost):
             return self.size(made.op.size) <= self.size(made.op.most)
         if made is not None and isinstance(made.op, lang.Chosen) and made.op.constant in self.words:
@@ -198,7 +196,15 @@ class Integers:
             case lang.If():
                 found = [*self.given(made, value)]
                 return self.sum(found[0]) if len(found) == 1 else None
+            case lang.SequenceRows(buffer, _, ahead) if self._is_missing(buffer):
+                first, step, tokens, batch = map(self.sum, made.operands)
+                found = (first - Sum(self.size(ahead)), step, Sum(0), tokens, batch)
+                return found[made.results.index(value)]
         return None
+
+    def _is_missing(self, buffer: lang.Buffer) -> bool:
+        """Whether a launch says that a buffer is not there."""
+        return self.words.get(lang.OF_BUFFER + buffer.name) == MISSING
 
     def given(self, branch: lang.Statement, result: lang.Value) -> Iterator[lang.Value]:
         """The value of a branch's result in each block that may be done."""

@@ -319,6 +319,25 @@ class Composer:
         narrow = lang.kind(buffer.dtype) == "real" and buffer.dtype not in ("f32", "f64")
         return made.to("f32") if wide and narrow else made
 
+    def sequence_rows(
+        self, table: lang.Buffer, first: Tile, step: Tile, tokens: Tile, batch: Tile,
+        before: Length, ahead: Length,
+    ) -> tuple[Tile, ...]:  # fmt: skip
+        """The tokens of rows of a table of packed sequences, and of the sequence of each the first
+        token, the one after the last, and which it is."""
+        types = [lang.Type("i32"), *[lang.Type("i64", step.dims)] * 4]
+        names = ("base", "place", "start", "end", "sequence")
+        results = tuple(
+            lang.Value(self._fresh(n), type) for n, type in zip(names, types, strict=True)
+        )
+        op = lang.SequenceRows(table, as_size(before), as_size(ahead))
+        operands = tuple(tile.value for tile in (first, step, tokens, batch))
+        self._add(lang.Statement(op, operands, results, span=self.span))
+        base, place, *rest = (
+            Tile(self, value).named(name) for value, name in zip(results, names, strict=True)
+        )
+        return base + place, *rest
+
     def load_block(
         self, buffer: lang.Buffer, *start: Tile | Number, wide: bool = False, **dims: lang.Dim
     ) -> Tile:

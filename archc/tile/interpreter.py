@@ -422,6 +422,21 @@ def _load(m: Interpreter, s: lang.Statement) -> None:
     m.make(s, torch.where(mask, found, torch.tensor(s.op.fill, dtype=found.dtype)))
 
 
+def _sequence_rows(m: Interpreter, s: lang.Statement) -> None:
+    first, step, tokens, batch = (m[x].long() for x in s.operands)
+    first = first.reshape(-1, *[1] * (step.dim() - 1))
+    table, before, ahead = m.tensors.get(s.op.buffer.name), m.size(s.op.before), m.size(s.op.ahead)
+    made = [first - ahead, step, torch.zeros_like(first), tokens.reshape(-1, 1), batch[:, None]]
+    if table is not None:
+        row = first + step
+        inside = (row >= 0) & (row < table.shape[1])
+        found = [torch.where(inside, x[row.clamp(0, table.shape[1] - 1)], 0) for x in table]
+        made = [torch.zeros_like(first), row - (found[2] + 1) * before, *found]
+    for result, data in zip(s.results, made, strict=True):
+        flat = data.reshape(-1, *m.shape(result.type)) if not result.type.dims else data
+        m.values[result] = flat.to(m.dtype(result.type.dtype))
+
+
 def _load_block(m: Interpreter, s: lang.Statement) -> None:
     blocked, buffer = dict(s.op.dims), s.op.buffer
     names, lengths = s.results[0].type.names, m.tensors[buffer.name].shape
@@ -549,6 +564,7 @@ OPS: dict[type[lang.Op], Callable[[Interpreter, lang.Statement], None]] = {
     lang.Reduce: _reduce, lang.Scan: _scan, lang.Sort: _sort, lang.Flip: _flip, lang.Dot: _dot,
     lang.Transpose: _transpose, lang.Relabel: _relabel, lang.Reshape: _reshape,
     lang.Pick: _pick, lang.Push: _push, lang.Load: _load, lang.Store: _store,
+    lang.SequenceRows: _sequence_rows,
     lang.LoadBlock: _load_block, lang.Atomic: _atomic, lang.Barrier: _barrier, lang.For: _for,
     lang.If: _if,
 }  # fmt: skip

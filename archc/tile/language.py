@@ -287,6 +287,20 @@ class Push:
 
 
 @dataclass(frozen=True)
+class SequenceRows:
+    """Rows of an optional table of packed sequences, each of which has `before` rows in front of
+    its tokens. Operands are a first row and a tile of what is added to it, how many tokens there
+    are, and a row of the batch; results a scalar and a tile whose sum is the token of each row, and
+    of its sequence the first token, the one after the last, and which it is. Off the table no token
+    is in a sequence. Without a table the rows are those of the row of the batch, with `ahead` rows
+    in front."""
+
+    buffer: Buffer
+    before: sympy.Expr
+    ahead: sympy.Expr
+
+
+@dataclass(frozen=True)
 class Load:
     """Read a buffer: operands are an index for each axis, then masks. Where a mask is false nothing
     is read, and the value is `fill`."""
@@ -376,7 +390,7 @@ class If:
 Op = (
     Scalar | ProgramId | Iota | Full | Given | Chosen | AtMost | Apply | Cast | Random | Reduce
     | Scan | Sort | Flip | Dot | Transpose | Relabel | Broadcast | Reshape | Pick | Push | Load
-    | Store | LoadBlock | Atomic | Barrier | For | While | If
+    | SequenceRows | Store | LoadBlock | Atomic | Barrier | For | While | If
 )  # fmt: skip
 
 PURE = (
@@ -446,6 +460,6 @@ def statements(block: Block) -> Iterator[Statement]:
 
 def memory(op: Op) -> Buffer | None:
     """The buffer that an op reads or writes, if any."""
-    if isinstance(op, Load | Store | LoadBlock | Atomic | Given):
+    if isinstance(op, Load | Store | LoadBlock | Atomic | Given | SequenceRows):
         return op.buffer
     return op.counter if isinstance(op, Barrier) else None

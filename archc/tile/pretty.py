@@ -127,6 +127,8 @@ class _Lister:
                 return f"random({', '.join(given)})"
             case lang.Reduce(function, dim):
                 return f"{function} over {dim} of {given[0]}"
+            case lang.SequenceRows(buffer, _, ahead):
+                return f"{buffer.name} at {given[0]} + {given[1]}, or {ahead} before the tokens"
             case lang.Scan(function, dim, reverse):
                 way = " from the end" if reverse else ""
                 joined = f"running {function or 'join'} along {dim} of {', '.join(given)}"

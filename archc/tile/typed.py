@@ -281,6 +281,16 @@ def _push(program: lang.Program, s: lang.Statement) -> str:
     return _made(s, x)
 
 
+def _sequence_rows(program: lang.Program, s: lang.Statement) -> str:
+    first, step, *rest = (value.type for value in s.operands)
+    base, *found = (value.type for value in s.results)
+    if any(type != lang.Type("i32") for type in (first, base, *rest)) or step.dtype != "i32":
+        return "rows, tokens and what is added to a first row are i32"
+    if not s.op.buffer.optional or found != [lang.Type("i64", step.dims)] * 4:
+        return "four numbers in i64 of each row of a table that may be missing"
+    return ""
+
+
 # --- memory -------------------------------------------------------------------------------------
 
 
@@ -390,6 +400,7 @@ RULES: dict[type, Callable[[lang.Program, lang.Statement], str]] = {
     lang.Random: _random, lang.Reduce: _reduce, lang.Scan: _scan, lang.Sort: _sort,
     lang.Flip: _flip, lang.Dot: _dot, lang.Transpose: _transpose, lang.Relabel: _relabel,
     lang.Broadcast: _broadcast, lang.Reshape: _reshape, lang.Pick: _pick, lang.Push: _push,
+    lang.SequenceRows: _sequence_rows,
     lang.Load: _access, lang.Store: _access, lang.Atomic: _access, lang.LoadBlock: _load_block,
     lang.Barrier: _barrier, lang.For: _for, lang.While: _while, lang.If: _if,
 }  # fmt: skip

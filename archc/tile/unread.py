@@ -42,7 +42,7 @@ def _swept_block(block: lang.Block, wanted: set[lang.Value]) -> lang.Block:
 def _swept(statement: lang.Statement, wanted: set[lang.Value]) -> lang.Statement | None:
     """A statement with what is read of it; None if nothing is."""
     read = [value in wanted for value in statement.results]
-    if isinstance(statement.op, (*lang.PURE, lang.Load, lang.LoadBlock)):
+    if isinstance(statement.op, (*lang.PURE, lang.Load, lang.LoadBlock, lang.SequenceRows)):
         return statement if any(read) else None
     if isinstance(statement.op, lang.For | lang.While | lang.If):
         return _swept_control(statement, wanted)

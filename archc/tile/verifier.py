@@ -85,7 +85,8 @@ def _in_order(
 def _missing(statement: lang.Statement, there: frozenset[lang.Buffer]) -> Iterator[Refusal]:
     """An access to a buffer that may be missing."""
     buffer = lang.memory(statement.op)
-    if isinstance(statement.op, lang.Given) or buffer is None or not buffer.optional:
+    asks = isinstance(statement.op, lang.Given | lang.SequenceRows)
+    if asks or buffer is None or not buffer.optional:
         return
     if buffer not in there:
         reason = f"`{buffer.name}` may be missing: only a branch on `given` may touch it"
@@ -298,7 +299,7 @@ def _read(value: lang.Value, integers: Integers) -> bool:
     made = integers.made.get(value)
     if made is None:
         return False
-    if isinstance(made.op, lang.Load | lang.LoadBlock | lang.Atomic):
+    if isinstance(made.op, lang.Load | lang.LoadBlock | lang.Atomic | lang.SequenceRows):
         return True
     given = [*made.operands]
     if isinstance(made.op, lang.If):

@@ -176,7 +176,7 @@ def kernel_notes(file: File, checks: bool) -> list[str]:
 
 TOKENS = (
     "On a GPU, in float32, bfloat16 or float16, each of these is one kernel, and another one for",
-    "its gradient. Packed sequences and few tokens that look back on others are in PyTorch there:",
+    "its gradient, of packed sequences too:",
 )
 """The comment of a file above its token regions."""
 

@@ -367,6 +367,13 @@ def _reshape(p: Printer, s: lang.Statement) -> Iterator[str]:
     return p.let(s, f"tl.reshape({p.name(s.operands[0])}, {shape_text(s.results[0].type)})")
 
 
+def _sequence_rows(p: Printer, s: lang.Statement) -> Iterator[str]:
+    before, ahead = (size_text(size) for size in (s.op.before, s.op.ahead))
+    given = [pointer(s.op.buffer), size_text(s.op.buffer.axes[1][1]), *map(p.name, s.operands)]
+    made = ", ".join(map(p.name, s.results))
+    yield f"{made} = sequence_rows({', '.join([*given, before, ahead])})"
+
+
 def _push(p: Printer, s: lang.Statement) -> Iterator[str]:
     run, newest = map(p.name, s.operands)
     return p.let(s, f"pushed({run}, {newest}, {size_text(s.op.count)})")
@@ -480,6 +487,7 @@ LINES: dict[type[lang.Op], Line] = {
     lang.Reduce: _reduce, lang.Scan: _scan, lang.Sort: _sort, lang.Flip: _flip, lang.Dot: _dot,
     lang.Transpose: _transpose, lang.Relabel: _relabel, lang.Reshape: _reshape,
     lang.Pick: _pick, lang.Push: _push, lang.Load: _load, lang.Store: _store,
+    lang.SequenceRows: _sequence_rows,
     lang.LoadBlock: _load_block, lang.Atomic: _atomic, lang.Barrier: _barrier, lang.For: _for,
     lang.If: _if,
 }  # fmt: skip

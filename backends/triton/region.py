@@ -6,9 +6,8 @@ and the function that chooses. Of a region q of a layer:
     layer_q_passes      the same in PyTorch
     layer_q             one or the other
 
-A region that looks back on tokens has kernels for packed sequences too, `layer_q_packed_values` and
-so on: these know where each sequence begins and ends. One whose functions would be those of another
-but for names calls the other's.
+Kernels of a region that looks back on tokens may be given where packed sequences begin and end. A
+region whose functions would be those of another but for names calls the other's.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from archc.backends.eager.library import use_space
 from archc.backends.eager.region import extra_arguments, graph_scope
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, Value
-from archc.backends.expression import ADD, UNARY, Text, binary
+from archc.backends.expression import UNARY, Text
 from archc.backends.index import permuted
 from archc.backends.triton.alike import alike
 from archc.backends.triton.program_launch import ProgramLaunch, count_text, write_program
@@ -36,14 +35,17 @@ from archc.backends.triton.region_parts import (
 )  # fmt: skip
 from archc.backends.writer import Names, Writer, identifier, quoted, snake
 
-from archc.dims import TIME, Axis, free_symbols
+from archc.dims import TIME, Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.ir.token_region import TokenRegion
 from archc.ir.value_names import cotangent
 from archc.lowering.token import BLOCK_T, BORDERS, EACH, IO, Lowered, RegionKernels
-from archc.lowering.token_borders import SEQUENCES
+from archc.lowering.token_borders import ROWS, SEQUENCES
 from archc.tile.language import Buffer
+
+OWN = ("cu_seqlens", "each", "block_t", "made", "numbers", "borders", "rows")
+"""Names that functions have of their own."""
 
 PART = 256
 """The longest block of a dim that need not be whole."""
@@ -65,13 +67,13 @@ class RegionFunction:
 
     def __init__(
         self, scope: Scope, made: RegionKernels,
-        packed: Callable[[TokenRegion], RegionKernels | str],
+        packed: Callable[[TokenRegion, bool], RegionKernels | str],
     ):  # fmt: skip
         self.scope, self.file, self.region = scope, scope.file, made.region
         self.graph, self.stream = made.region.graph, made.region.stream
         name = f"{snake(scope.layer)}_{identifier(self.region.name)}"
         self.title = self.file.names.fresh(name)
-        names = Names(("cu_seqlens", "each", "block_t", "made"))
+        names = Names(OWN)
         inputs = [*self.region.reads, *self.region.pasts]
         self.arguments = {each: names.fresh(identifier(each)) for each in inputs}
         self.outputs = {each: names.fresh(identifier(each)) for each in self.region.makes}
@@ -79,25 +81,22 @@ class RegionFunction:
         self.ds = {each: names.fresh(f"d_{identifier(each)}") for each in self.arguments}
         self.kinds = {each: names.fresh(f"{identifier(each)}_kind") for each in self.outputs}
         self.nodes = {n.op.name: n for n in self.graph if isinstance(n.op, ir.Input)}
-        self.plain = Variant(self.title, made, self.outputs, self.slopes, {})
-        self.variants = [self.plain]
-        borders = packed(self.region) if self.packed else ""
-        if isinstance(borders, RegionKernels):
-            self.variants.append(self._packed_variant(borders, names))
+        found = packed(self.region, self.packed) if self.region.pasts else made
+        assert isinstance(found, RegionKernels), found
+        self.kernels = self._kernels(found, names)
         self.taken = set(names.taken)
         real = [n for n in self.arguments if self.nodes[n].type.dtype == "real"]
         self.like = self.arguments[real[0]]
         self.wanted = [each for each in self.arguments if each in made.backward.wanted]
 
-    def _packed_variant(self, made: RegionKernels, names: Names) -> Variant:
-        """The kernels for packed sequences."""
-        title = self.file.names.fresh(f"{self.title}_packed")
+    def _kernels(self, made: RegionKernels, names: Names) -> Variant:
+        """The kernels, which make the tails of a region too."""
         tails = made.region.tails
         more = {each: names.fresh(identifier(each)) for each in tails}
         ds = {each: names.fresh(f"d_{identifier(each)}") for each in tails}
         self.kinds |= {each: names.fresh(f"{identifier(each)}_kind") for each in tails}
         kept = {past: more[each] for each, past in tails.items()}
-        return Variant(title, made, {**self.outputs, **more}, {**self.slopes, **ds}, kept)
+        return Variant(made, {**self.outputs, **more}, {**self.slopes, **ds}, kept)
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -158,25 +157,24 @@ class RegionFunction:
         """All of them; what no shape tells comes last."""
         use_space(self.file, self.title)
         passes, choice = self._passes(), self._choice()
-        made = {each.title: self._of_variant(each) for each in self.variants}
+        made = [self._room(), self._values(), self._gradient(), self._again()]
         found: dict[str, str] = {}
-        for part in (passes, choice, *(part for parts in made.values() for part in parts)):
+        for part in (passes, choice, *made):
             found |= dict(zip(*extra_arguments(self.scope, part.scope), strict=True))
         self.extra = {name: found[name] for name in sorted(found)}
         begun = len(self.file.sections)
         self._append(passes)
-        for variant in self.variants:
-            for part in made[variant.title]:
-                self._append(part)
-            self._write_op(variant)
+        for part in made:
+            self._append(part)
+        self._write_op()
         self._append(choice)
         self._share(begun)
         self.file.token_notes.append(f"    {self.title}")
 
     def _share(self, begun: int) -> None:
         """In place of functions that the file has already under other names, a call of these."""
-        sections, titles = self.file.sections, [self.title, *(each.title for each in self.variants)]
-        title = self.file.titles.setdefault(alike(sections[begun:], titles), self.title)
+        sections = self.file.sections
+        title = self.file.titles.setdefault(alike(sections[begun:], [self.title]), self.title)
         if title == self.title:
             return
         del sections[begun:]
@@ -184,14 +182,9 @@ class RegionFunction:
         given = [*self.arguments.values(), *self._borders(), *self.extra]
         writer.call(f"def {self.title}(", given, "):")
         writer.depth += 1
-        writer.docstring([f"{listed(self.plain)}, as `{title}` makes its own."])
+        writer.docstring([f"{listed(self.kernels)}, as `{title}` makes its own."])
         writer.call(f"return {title}(", given, ")")
         sections.append(writer.text())
-
-    def _of_variant(self, variant: Variant) -> list[Part]:
-        """The functions around the op of a variant."""
-        return [self._room(variant), self._values(variant), self._gradient(variant),
-                self._again(variant)]  # fmt: skip
 
     def _append(self, part: Part) -> None:
         """A function of the file."""
@@ -248,7 +241,7 @@ class RegionFunction:
         lines.returns([*made, *after]) if len([*made, *after]) > 1 else lines.line(
             f"return {made[0]}"
         )
-        doc = [f"{listed(self.plain)} in PyTorch."]
+        doc = [f"{listed(self.kernels)} in PyTorch."]
         return Part(f"{self.title}_passes", body, lines, doc, self._borders())
 
     def _borders(self) -> list[str]:
@@ -256,50 +249,47 @@ class RegionFunction:
 
     # --- launches ---
 
-    def _room(self, variant: Variant) -> Part:
+    def _room(self) -> Part:
         """Memory for the results, which also tells what these are like."""
         body, lines = self._body(self.graph, {}), Writer()
         rooms = []
-        for name, id in variant.graph.outputs.items():
-            type, edge = variant.graph[id].type, variant.made.region.edge(name)
+        for name, id in self.kernels.graph.outputs.items():
+            type, edge = self.kernels.graph[id].type, self.kernels.made.region.edge(name)
             lengths = [body.length(axis).text for axis in type.axes]
             if edge is not None:
                 lengths[:2] = [self._sequences(), str(body.size(edge.count))]
             kind = {"int": "torch.int64", "bool": "torch.bool"}.get(type.dtype, self.kinds[name])
             rooms.append(f"{self.like}.new_empty(({', '.join(lengths)}), dtype={kind})")
         lines.returns(rooms) if len(rooms) > 1 else lines.line(f"return {rooms[0]}")
-        doc = [f"Room for {listed(variant)}."]
-        name, last = f"{variant.title}_room", self._kinds(variant)
-        return Part(name, body, lines, doc, last=last, borders=variant.borders)
+        doc = [f"Room for {listed(self.kernels)}."]
+        name, last = f"{self.title}_room", self._kinds()
+        return Part(name, body, lines, doc, last=last, borders=self._borders())
 
     def _sequences(self) -> str:
         """How many packed sequences there are."""
         past = next(iter(self.region.pasts))
         return f"{self.arguments[past]}.shape[0]"
 
-    def _values(self, variant: Variant) -> Part:
+    def _values(self) -> Part:
         """The launch of the kernel of the values."""
         body, lines = self._body(self.graph, {}), Writer()
-        made = [*variant.outputs.values()]
-        tensors = {**self.arguments, **variant.outputs}
-        self._in_rows(lines, variant.made.values, self.arguments)
-        self._launch(body, lines, variant, variant.made.values, tensors)
+        made = [*self.kernels.outputs.values()]
+        tensors = {**self.arguments, **self.kernels.outputs}
+        self._in_rows(lines, self.kernels.made.values, self.arguments)
+        self._launch(body, lines, self.kernels.made.values, tensors)
         lines.returns(made) if len(made) > 1 else lines.line(f"return {made[0]}")
-        doc = [f"{listed(variant)} by a kernel{self._of_packed(variant)}."]
-        name, last = f"{variant.title}_values", self._kinds(variant)
-        return Part(name, body, lines, doc, last=last, rooms=made, borders=variant.borders)
+        doc = [f"{listed(self.kernels)} by a kernel."]
+        name, last = f"{self.title}_values", self._kinds()
+        return Part(name, body, lines, doc, last=last, rooms=made, borders=self._borders())
 
-    def _of_packed(self, variant: Variant) -> str:
-        return " for packed sequences" * variant.packed
-
-    def _gradient(self, variant: Variant) -> Part:
+    def _gradient(self) -> Part:
         """The launches of the gradients, and the sums of what programs summed."""
-        body, lines, made = self._body(self.graph, {}), Writer(), variant.made
+        body, lines, made = self._body(self.graph, {}), Writer(), self.kernels.made
         wanted = {name: self.ds[name] for name in self.wanted}
-        given = {**self.arguments, **{cotangent(n): d for n, d in variant.slopes.items()}}
+        given = {**self.arguments, **{cotangent(n): d for n, d in self.kernels.slopes.items()}}
         self._in_rows(lines, made.gradient, given)
         given |= {cotangent(name): d for name, d in wanted.items()}
-        self._launch(body, lines, variant, made.gradient, given, wanted)
+        self._launch(body, lines, made.gradient, given, wanted)
         results = []
         for name, d in wanted.items():
             axes = len(made.gradient.shares.get(cotangent(name), ()))
@@ -307,15 +297,15 @@ class RegionFunction:
             results.append(summed if axes else d)
         lines.returns(results) if len(results) > 1 else lines.line(f"return {results[0]}")
         names = ", ".join(self.arguments[n] for n in wanted)
-        doc = [f"The gradients of {names} by a kernel{self._of_packed(variant)}."]
-        name, last, slopes = f"{variant.title}_gradient", self._kinds(variant), variant.slopes
-        return Part(name, body, lines, doc, [*slopes.values()], last, borders=variant.borders)
+        doc = [f"The gradients of {names} by a kernel."]
+        name, last, slopes = f"{self.title}_gradient", self._kinds(), self.kernels.slopes
+        return Part(name, body, lines, doc, [*slopes.values()], last, borders=self._borders())
 
-    def _kinds(self, variant: Variant) -> list[str]:
-        return [self.kinds[name] for name in variant.outputs]
+    def _kinds(self) -> list[str]:
+        return [self.kinds[name] for name in self.kernels.outputs]
 
     def _launch(
-        self, body: Scope, lines: Writer, variant: Variant, made: Lowered,
+        self, body: Scope, lines: Writer, made: Lowered,
         tensors: Mapping[str, str], wanted: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """The lines that launch a program; `wanted` are gradients to make room for."""
@@ -346,7 +336,7 @@ class RegionFunction:
             made.buffers[name]: text for name, text in tensors.items() if name in made.buffers
         }
         launch = ProgramLaunch(buffers, sizes, constants, warps=warps)
-        program = replace(made.program, name=f"{variant.title}_{kind}_kernel")
+        program = replace(made.program, name=f"{self.title}_{kind}_kernel")
         write_program(self.file, lines, program, launch)
 
     def _in_rows(
@@ -370,14 +360,10 @@ class RegionFunction:
         """Where packed sequences begin and end, of each row of a program."""
         if BORDERS not in made.buffers:
             return {}
-        (buffer,) = (b for b in made.program.buffers if b.name == made.buffers[BORDERS])
-        (_, rows), tokens = buffer.axes[1], body.ask(body.lengths["t"])
-        symbols = {s.name: s for s in free_symbols(rows)}
-        before = sympy.diff(rows, symbols[SEQUENCES]) if SEQUENCES in symbols else sympy.Integer(0)
-        before = before.xreplace({symbols[n]: s for n, s in made.sizes.items() if n in symbols})
-        text = f"rows_of_sequences(cu_seqlens, {tokens}, {body.size(before)})"
-        lines.line(f"rows = {text}")
-        return {BORDERS: "rows"}
+        tokens = body.ask(body.lengths["t"])
+        given = f"{tokens}, {body.size(made.before)}, {body.size(made.ahead)}"
+        lines.line(f"borders, rows = rows_of_tokens(cu_seqlens, {given})")
+        return {BORDERS: "borders"}
 
     def _room_of(self, body: Scope, made: Lowered, name: str, known: Mapping[str, str]) -> str:
         """Room for a gradient, or for the sums of all programs."""
@@ -414,6 +400,8 @@ class RegionFunction:
                 found[name] = "each"
             elif name == SEQUENCES:
                 found[name] = self._sequences()
+            elif name == ROWS:
+                found[name] = "rows"
             elif name in made.options:
                 value = made.options[name]
                 text = body.size(value) if symbol.is_integer else body.number(value)
@@ -440,42 +428,41 @@ class RegionFunction:
 
     # --- the op, and who calls it ---
 
-    def _numbers(self, variant: Variant) -> list[str]:
+    def _numbers(self) -> list[str]:
         """What the op is given besides tensors, as a schema has it."""
         whole = {str(s) for node in self.graph for a in node.type.axes for s in a.size.free_symbols}
-        kinds = [f"ScalarType {name}" for name in self._kinds(variant)]
+        kinds = [f"ScalarType {name}" for name in self._kinds()]
         more = [f"{'int' if name in whole else 'float'} {name}" for name in self.extra]
         return [*more, *kinds]
 
-    def _write_op(self, variant: Variant) -> None:
+    def _write_op(self) -> None:
         """The op, and what its gradient is taken of where that has one itself."""
-        writer, title = Writer(), variant.title
+        writer, title = Writer(), self.title
         names = [self.arguments[n] for n in self.wanted]
-        arguments = " ".join([*self.arguments.values(), *variant.borders])
-        numbers = "; ".join(self._numbers(variant))
+        arguments = " ".join([*self.arguments.values(), *["cu_seqlens?"] * self.packed])
+        numbers = "; ".join(self._numbers())
         given = [
             "SPACE", quoted(title), literal(arguments), literal(numbers),
-            str(len(variant.outputs)), literal(" ".join(names)), f"{title}_values",
+            str(len(self.kernels.outputs)), literal(" ".join(names)), f"{title}_values",
             f"{title}_room", f"{title}_gradient", f"{title}_again",
         ]  # fmt: skip
         writer.call(f"{title}_op = new_token_op(", given, ")")
         self.file.sections.append(writer.text())
 
-    def _again(self, variant: Variant) -> Part:
+    def _again(self) -> Part:
         """The passes as the op is called."""
         body, lines = self._body(self.graph, {}), Writer()
-        borders = variant.borders or ["None"] * self.packed
-        every = [*self.arguments.values(), *borders]
+        every = [*self.arguments.values(), *self._borders()]
         lines.call(f"made = {self.title}_passes(", [*every, EXTRA], ")")
         count, pasts = len(self.outputs), [*self.region.pasts]
-        if variant.tails:
-            tails = [f"made[{count + pasts.index(past)}]" for past in variant.tails]
+        if self.kernels.tails:
+            tails = [f"made[{count + pasts.index(past)}]" for past in self.kernels.tails]
             lines.line(f"return (*made[:{count}], {', '.join(tails)})")
         else:
             lines.line(f"return made[:{count}]" if self._several() else "return (made,)")
         doc = ["What a gradient of the gradient is taken of."]
-        name, last = f"{variant.title}_again", self._kinds(variant)
-        return Part(name, body, lines, doc, last=last, borders=variant.borders)
+        name, last = f"{self.title}_again", self._kinds()
+        return Part(name, body, lines, doc, last=last, borders=self._borders())
 
     def _several(self) -> bool:
         return len(self.outputs) + len(self.region.pasts) > 1
@@ -483,92 +470,46 @@ class RegionFunction:
     def _choice(self) -> Part:
         """The function that is called: by kernels where they can do it."""
         body, lines = self._body(self.graph, {}), Writer()
-        self.scope_of_choice = body
-        for variant in self.variants:
-            self._if_by_kernels(body, lines, variant)
+        self._if_by_kernels(body, lines)
         every = [*self.arguments.values(), *self._borders(), EXTRA]
         lines.call(f"return {self.title}_passes(", every, ")")
-        doc = [f"{listed(self.plain)}, by a kernel where there is a GPU."]
+        doc = [f"{listed(self.kernels)}, by a kernel where there is a GPU."]
         if self.region.pasts:
             doc[0] = doc[0][:-1] + ", and the last tokens of what is looked back on."
         return Part(self.title, body, lines, doc, self._borders())
 
-    def _if_by_kernels(self, body: Scope, lines: Writer, variant: Variant) -> None:
-        """`if ...: return ...` by the kernels of a variant."""
-        tiles = dict.fromkeys(self.tile(body, each) for each in variant.made.programs)
+    def _if_by_kernels(self, body: Scope, lines: Writer) -> None:
+        """`if ...: return ...` by kernels."""
+        tiles = dict.fromkeys(self.tile(body, each) for each in self.kernels.made.programs)
         largest = next(iter(tiles)) if len(tiles) == 1 else f"max({', '.join(tiles)})"
         asked = f"by_token_kernels({', '.join([largest, *self.arguments.values()])})"
-        if variant.packed:
-            asked = f"cu_seqlens is not None and {asked}"
-        else:
-            asked = f"cu_seqlens is None and {asked}" if self.packed else asked
-            if not self._keeps_what_it_reads():
-                tokens = body.ask(body.lengths["t"])
-                lines.line(f"enough = {tokens} >= {body.size(self._seen())}")
-                asked = f"enough and {asked}"
         with lines.block(f"if {asked}:"):
-            for name in variant.outputs:
-                lines.line(f"{self.kinds[name]} = {self._kind_of(variant, name)}")
-            made = ", ".join(variant.outputs.values())
-            every = [*self.arguments.values(), *variant.borders, EXTRA, *self._kinds(variant)]
-            lines.call(f"{made} = {variant.title}_op(", every, ")")
-            kept_ = self._kept_packed(variant) if variant.packed else self._kept(lines)
-            lines.returns([*self.outputs.values(), *kept_]) if self._several() else lines.line(
-                f"return {made}"
-            )
+            for name in self.kernels.outputs:
+                lines.line(f"{self.kinds[name]} = {self._kind_of(name)}")
+            made = ", ".join(self.kernels.outputs.values())
+            every = [*self.arguments.values(), *self._borders(), EXTRA, *self._kinds()]
+            lines.call(f"{made} = {self.title}_op(", every, ")")
+            left = [*self.outputs.values(), *self._kept(body)]
+            lines.returns(left) if self._several() else lines.line(f"return {made}")
 
-    def _kept_packed(self, variant: Variant) -> list[str]:
-        """The last tokens of each packed sequence, of each value that is looked back on."""
-        found = []
+    def _kept(self, body: Scope) -> list[str]:
+        """The last tokens of each sequence, of each value that is looked back on."""
+        found, borders = [], "cu_seqlens" if self.packed else "None"
         for name, past in self.region.pasts.items():
-            if name in variant.tails:
-                own = f"tail={variant.tails[name]}"
+            argument = self.arguments[name]
+            if name in self.kernels.tails:
+                tokens = body.ask(body.lengths["t"])
+                given = f"{argument}, {self.kernels.tails[name]}, {tokens}, {borders}"
+                found.append(f"kept_of_tail({given})")
             else:
                 looked = self.scope.graph[past.looks].operands[0]
                 (read,) = (n for n, id in self.region.reads.items() if id == looked)
-                own = self.arguments[read]
-            found.append(f"kept_of_sequences({self.arguments[name]}, cu_seqlens, {own})")
+                found.append(f"kept_tokens({argument}, {self.arguments[read]}, {borders})")
         return found
 
-    def _kept(self, lines: Writer) -> list[str]:
-        """The last tokens of each value that is looked back on."""
-        found, computed = [], False
-        for name, past in self.region.pasts.items():
-            looked = self.scope.graph[past.looks].operands[0]
-            read = [n for n, id in self.region.reads.items() if id == looked]
-            if read:
-                found.append(f"kept_tokens({self.arguments[name]}, {self.arguments[read[0]]})")
-            else:
-                computed = True
-                found.append(f"kept[{len(self.outputs) + len(found)}]")
-        if computed:
-            self._kept_again(lines)
-        return found
-
-    def _keeps_what_it_reads(self) -> bool:
-        """Whether all that is looked back on enters: what is kept of it needs no more tokens."""
-        looked = {self.scope.graph[p.looks].operands[0] for p in self.region.pasts.values()}
-        return looked <= {*self.region.reads.values()}
-
-    def _seen(self) -> sympy.Expr:
-        """Of how many tokens those are made that are kept: looks may be at what others made."""
-        return sympy.Add(*(past.count for past in self.region.pasts.values()))
-
-    def _kept_again(self, lines: Writer) -> None:
-        """The passes for the last tokens alone: what is looked back on is made in the region."""
-        count = self.scope_of_choice.size(self._seen())
-        given = []
-        for name, argument in self.arguments.items():
-            along = self.stream in self.nodes[name].type.names and name not in self.region.pasts
-            at = self.nodes[name].type.names.index(self.stream) if along else 0
-            start = binary("-", ADD, Text(f"{argument}.shape[{at}]"), count)
-            given.append(f"{argument}.narrow({at}, {start}, {count})" if along else argument)
-        every = [*given, *["None"] * self.packed, EXTRA]
-        lines.call(f"kept = {self.title}_passes(", every, ")")
-
-    def _kind_of(self, variant: Variant, name: str) -> str:
+    def _kind_of(self, name: str) -> str:
         """The dtype that an output has in PyTorch."""
-        id = variant.graph.outputs[name]
+        id = self.kernels.graph.outputs[name]
         before = self.graph.ancestors(id) | {id}
         wide = any(is_wide(self.graph[each].op) for each in before)
         real = [n for n in self.arguments if self.nodes[n].id in before]

@@ -19,29 +19,18 @@ EXTRA = "@extra"
 
 @dataclass(frozen=True)
 class Variant:
-    """Kernels of a region under a title: those of batches, or those of packed sequences. `tails`:
-    the last tokens of sequences that they make, by the name of the past these are kept for."""
+    """The kernels of a region. `tails`: the last tokens of sequences that they make, by the name of
+    the past these are kept for."""
 
-    title: str
     made: RegionKernels
     outputs: Mapping[str, str]
     slopes: Mapping[str, str]
     tails: Mapping[str, str]
 
     @property
-    def packed(self) -> bool:
-        """Whether they are of packed sequences."""
-        return self.made.region.packed
-
-    @property
     def graph(self) -> Graph:
         """What the values are made by."""
         return self.made.region.graph
-
-    @property
-    def borders(self) -> list[str]:
-        """The argument that says where packed sequences begin and end."""
-        return ["cu_seqlens"] * self.packed
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Schedule:
     is_checkpointed: Callable[[ir.Recurrence], bool]
     folds: Callable[[ir.Attend], tuple[Found, ...]]
     regions: Callable[[ir.Layer, Collection[int]], Sequence[RegionKernels]]
-    packed: Callable[[TokenRegion], RegionKernels | str]
+    packed: Callable[[TokenRegion, bool], RegionKernels | str]
 
 
 def written(

@@ -4,9 +4,8 @@ sequence by itself."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,8 +15,8 @@ from archc.ir.meaning import evaluate_graph
 from archc.ir.sizes import evaluate
 from archc.ir.token_region import TokenRegion
 from archc.lowering.token import BORDERS, Lowered
-from archc.lowering.token_borders import SEQUENCES
-from archc.regions.packed import packed
+from archc.lowering.token_borders import ROWS, SEQUENCES
+from archc.regions.packed import with_tails
 from archc.runtime.layers import rows_of_sequences
 from tests.lowering.regions import Named, Trial
 
@@ -76,7 +75,7 @@ class PackedTrial(Trial):
         made = {n: self.cut(region.graph.outputs[n], x, kept) for n, x in found.items()}
         for name, past in region.tails.items():
             x, count = made[name], int(evaluate(region.pasts[past].count, self.known))
-            nothing = x.new_full((1, count, *x.shape[2:]), torch.nan)
+            nothing = x.new_full((len(x), count, *x.shape[2:]), torch.nan)
             made[name] = torch.cat([nothing, x], 1)[:, x.shape[1] :]
         return made
 
@@ -94,15 +93,25 @@ class PackedTrial(Trial):
 
     def ran(self, made: Lowered, given: Named, outputs: Mapping[str, Sequence[int]]) -> Named:
         """What a program makes, given its table."""
-        tokens, count = sum(self.lengths), len(self.lengths)
-        (table,) = (b for b in made.program.buffers if b.name == made.buffers[BORDERS])
-        (_, (_, rows)) = table.axes
-        sizes, known = self.launch(made)
-        every = cast(Mapping[str, float], {**sizes, **known})
-        before = (int(evaluate(rows, every)) - tokens) // count
         borders = torch.tensor([0, *accumulate(self.lengths)])
-        given = {**given, BORDERS: rows_of_sequences(borders, tokens, before)}
-        return super().ran(made, given, outputs)
+        before = int(evaluate(made.before, self.known))
+        rows = rows_of_sequences(borders, sum(self.lengths), before)
+        known = replace(self, known={**self.known, ROWS: rows.shape[1]})
+        return Trial.ran(known, made, {**given, BORDERS: rows}, outputs)
+
+
+class BatchTrial(PackedTrial):
+    """The same programs, of sequences of equal length and without a table."""
+
+    def ran(self, made: Lowered, given: Named, outputs: Mapping[str, Sequence[int]]) -> Named:
+        """What a program makes without a table."""
+        return Trial.ran(self, made, given, outputs)
+
+
+def batch_trial(region: TokenRegion, known: Mapping[str, float], length: int) -> PackedTrial:
+    """Two sequences of a length, by the programs for packed sequences."""
+    sizes = {**known, "batch": 2, "T#": length, SEQUENCES: 2}
+    return BatchTrial(region, sizes, lengths=(length,))
 
 
 def packed_trial(
@@ -110,4 +119,4 @@ def packed_trial(
 ) -> PackedTrial:
     """A region of some sizes for sequences of these lengths."""
     sizes = {**known, "batch": 1, "T#": sum(lengths), SEQUENCES: len(lengths)}
-    return PackedTrial(packed(region), sizes, lengths=lengths)
+    return PackedTrial(with_tails(region, packed=True), sizes, lengths=lengths)

@@ -23,11 +23,14 @@ from archc.ir.layer import Layer
 from archc.ir.meaning import evaluate_graph
 from archc.ir.sizes import evaluate, resolve_sizes
 from archc.ir.token_region import TokenRegion
-from archc.lowering.token import BLOCK_T, EACH, IO, Lowered, lower
+from archc.lowering.token import BLOCK_T, BORDERS, EACH, IO, Lowered, lower
+from archc.lowering.token_borders import ROWS, SEQUENCES
 from archc.lowering.values import Refusal
 from archc.regions.cut import regions
 from archc.regions.gradient import gradient_of
+from archc.tile.affine import MISSING
 from archc.tile.interpreter import run
+from archc.tile.language import OF_BUFFER
 from archc.tile.verifier import verify, verify_launch
 
 Named = dict[str, Tensor]
@@ -149,7 +152,9 @@ class Trial:
         for symbol in made.program.sizes:
             name = symbol.name
             own = str(made.sizes.get(name, name))
-            sizes[name] = self.each if name == EACH else self.known.get(own, 0.0)
+            rows = self.known.get(ROWS, self.known["T#"] + evaluate(made.ahead, self.known))
+            given = {EACH: self.each, ROWS: rows, SEQUENCES: self.known["batch"]}
+            sizes[name] = self.known.get(own, given.get(name, 0.0))
             if name in made.options:
                 sizes[name] = evaluate(made.options[name], self.known)
         return sizes, known
@@ -165,7 +170,9 @@ class Trial:
         program = made.program
         assert not verify(program), verify(program)
         sizes, known = self.launch(made)
-        problems = verify_launch(program, {**known, **sizes})
+        words = {f"{OF_BUFFER}{b.name}": MISSING for b in program.buffers if b.optional}
+        missing = {} if BORDERS in given else words
+        problems = verify_launch(program, {**known, **sizes, **missing})
         assert not problems, problems
         tensors = {made.buffers[name]: x for name, x in given.items() if name in made.buffers}
         found = Named()

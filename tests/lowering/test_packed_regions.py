@@ -15,7 +15,7 @@ from archc.ir.graph import Node
 from archc.ir.plan import examples
 from archc.ir.token_region import TokenRegion
 from archc.regions.cut import regions
-from tests.lowering.packed import PackedTrial, packed_trial
+from tests.lowering.packed import PackedTrial, batch_trial, packed_trial
 from tests.lowering.regions import Trial, regions_of, resolved
 
 CLOSE = 1e-11
@@ -54,6 +54,8 @@ def test_bundled_regions(spec: str) -> None:
         past = next(iter(each.region.pasts))
         assert f"d.{past}" in errors
         assert max(errors.values()) < CLOSE, (each.region.name, errors)
+        errors = batch_trial(each.region, each.known, 5).errors()
+        assert max(errors.values()) < CLOSE, (each.region.name, errors)
 
 
 OWN = Path(__file__).parents[1] / "backends/triton/regions"
@@ -66,8 +68,10 @@ def test_looks_at_what_is_made(name: str) -> None:
     for region in regions_of(layer):
         each = packed_trial(region, resolved(layer, {"K": 2}), LENGTHS)
         assert each.region.tails
-        errors = each.errors()
-        assert max(errors.values()) < CLOSE, errors
+        alone = [batch_trial(each.region, each.known, length) for length in (1, 6)]
+        for found in (each, *alone):
+            errors = found.errors()
+            assert max(errors.values()) < CLOSE, errors
 
 
 ODD = """

@@ -18,7 +18,7 @@ def test_who_does_packed_sequences_is_told() -> None:
     """A layer with an attention takes them one by one, by the kernels of batches."""
     text = "layer Conv(K):\n    input x[K]\n    param c[K, 3]\n    output y[K] = "
     alone = region_listing.as_text(layer(text + "silu(shortconv(x, c)) * x"))
-    told = "looks 2 tokens back, packed sequences by kernels of their own;"
+    told = "looks 2 tokens back, packed sequences by the same kernels;"
     assert told in alone
     beside = "silu(shortconv(x, c)) * x\n    output z[K] = mean[t](x)"
     assert "tokens back; " in region_listing.as_text(layer(text + beside))
