@@ -31,6 +31,8 @@ def index(scope: Scope, node: tree.Index) -> Value:
         )
     if isinstance(node.base, tree.Name) and node.base.id == "index" and not scope.find("index"):
         return positions(scope, node)
+    if len(node.items) == 2 and (pair := _pair(scope, node)) is not None:
+        return pair
     along = _variable(scope, node.items)
     if along is not None:
         variable, steps = along
@@ -53,6 +55,22 @@ def index(scope: Scope, node: tree.Index) -> Value:
             "E0207", f"`{node.base.span.text}` is a layer", node.span, "called with ( )"
         )
     return gather(scope, node, ops.tensor(scope, base, node.base.span))
+
+
+def _pair(scope: Scope, node: tree.Index) -> Tensor | None:
+    """`W[t, s]`: the entry of a table for the positions of two tokens; None for anything else."""
+    at = [scope.index(item.id) if isinstance(item, tree.Name) else None for item in node.items]
+    if None in at:
+        return None
+    value = expr.inside(scope, _base(scope, node), node.base)
+    axes = scope.visible(value)[:2]
+    if len(axes) < 2 or any(axis.kind in ("stream", "batch") for axis in value.axes):
+        return None
+    for axis, variable in zip(axes, at, strict=True):
+        assert variable is not None
+        place = expr.position(scope, variable.axis, node.span)
+        value = ops.node(scope, ir.Gather(axis.name), value, place, span=node.span)
+    return value
 
 
 def _variable(scope: Scope, items: tuple[tree.Expr, ...]) -> tuple[Along, int] | None:
@@ -246,7 +264,7 @@ def gather(scope: Scope, node: tree.Index, base: Tensor) -> Tensor:
             "E0310",
             f"`{node.span.text}`: one index at a time",
             node.span,
-            helps=["axes are written only left of `=`"],
+            helps=["axes are written only left of `=`; a table of pairs is read at `[t, s]`"],
         )
     value = scope.evaluate(node.items[0])
     if isinstance(value, sympy.Expr):

@@ -274,6 +274,10 @@ def _unexpected(
         helps = ["a line gives a value its name: `z = ...`"]
     elif token.type == "_NL" and "`:`" in expected:
         helps = ["end the line that opens a block with `:`"]
+    elif token.type == "STRING" and source.line(at.line).strip() == str(token):
+        helps = ['a docstring has three quotes: `"""..."""`']
+    elif token.type == "DOC":
+        helps = ["a docstring is the first line of its layer"]
     elif str(token) in (")", "]"):
         helps = ["no bracket is open here"] if _unopened(source.line(at.line)) else []
     return report.error("E0012", f"unexpected {found}", at, notes=notes, helps=helps)

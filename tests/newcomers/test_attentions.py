@@ -247,3 +247,15 @@ def test_keys_and_values_that_are_learned() -> None:
         return back(weights[..., :3] @ own + weights[..., 3:] @ v, p["W_o"])
 
     held("persistent_memory", reference, {"x": [2, 5, 4]}, d=4, N=3, H=2, K=3)
+
+
+def test_a_matrix_of_positions() -> None:
+    """Read at two tokens, without any scores."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x, nn = inputs["x"], torch.nn.functional
+        u, z = nn.gelu(nn.rms_norm(x, (4,), eps=1e-6) @ p["U"]).chunk(2, -1)
+        mixed = p["W"][:5, :5].tril() @ nn.layer_norm(z, (3,)) + p["b"][:5, None]
+        return x + (u * mixed) @ p["V"]
+
+    held("spatial_gate", reference, {"x": [2, 5, 4]}, d=4, f=6, e=3, length=6)

@@ -104,6 +104,8 @@ def test_spaces_of_other_kinds_do_no_harm_in_words() -> None:
         ("recurence s[d]:", "recurence", "did you mean `recurrence`?"),
         ("x @ W", "@", "`z = ...`"),
         ("z = (x))", ")", "no bracket is open"),
+        ('"what it is"', '"what it is"', "a docstring has three quotes"),
+        ('"""too late"""', '"""too late"""', "a docstring is the first line of its layer"),
         ('z = x if c == "a else x', '"', "never closed"),
         ("z = 值", "值", "ASCII letters"),
     ],
