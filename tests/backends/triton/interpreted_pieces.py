@@ -31,7 +31,7 @@ def filled(kernel: Any, shape: tuple[int, ...], *given: Any, dtype: Any = torch.
 
 FUNCTION = """
 from archc.runtime.optional import tl, triton
-from archc.runtime.tiles import real_power, real_quotient, real_remainder
+from archc.runtime.tiles import logistic, real_power, real_quotient, real_remainder
 
 @triton.jit
 def function(x_p, y_p, z_p, made_p):
