@@ -37,10 +37,10 @@ def inverse(v: Values, node: Node, place: Place) -> Made:
         return x
     x = v.masked(x.wide().ordered(op.row, op.col), (op.row, op.col))
     levels = v.levels(v.frame.graph[node.operands[0]].type.axis(op.row))
-    return Padded(_inverse(v, x.tile, op.row, op.col, levels), product=True)
+    return Padded(unit_lower_inverse(v, x.tile, op.row, op.col, levels), product=True)
 
 
-def _inverse(v: Values, A: Tile, row: str, col: str, levels: sympy.Expr) -> Tile:
+def unit_lower_inverse(v: Values, A: Tile, row: str, col: str, levels: sympy.Expr) -> Tile:
     """Float16 has the digits of tf32 at twice its speed, but not its range: where numbers grow,
     tf32 does it again."""
     k, numbers = v.k, v.numbers
@@ -49,17 +49,19 @@ def _inverse(v: Values, A: Tile, row: str, col: str, levels: sympy.Expr) -> Tile
         return made
     outside = k.where(k.apply("abs", made) < LARGEST, 0.0, 1.0).max(col).max(row) > 0.0
     with k.branch((outside & k.chosen(numbers.solve, "f16")).named("outside")) as beyond:
-        beyond.give(_doubled(v, A, row, col, levels, "f32", "tf32"))
+        beyond.give(_doubled(v, A, row, col, levels, "f32", "tf32", again=True))
     with k.otherwise(beyond) as within:
         within.give(made)
     return beyond.results[0].named("inverse", "(I - A)^-1")
 
 
 def _doubled(
-    v: Values, A: Tile, row: str, col: str, levels: sympy.Expr, operand: str, precision: str
-) -> Tile:
+    v: Values, A: Tile, row: str, col: str, levels: sympy.Expr, operand: str, precision: str,
+    again: bool = False,
+) -> Tile:  # fmt: skip
     """Inverses of blocks of 2 rows, of 4, ...: [X 0; Y B X, Y] of the inverses X and Y of both
-    halves, and B below the first."""
+    halves, and B below the first. Made `again`, they begin from blocks of one row, as what the
+    first time begins from would be held in registers until then."""
     k, length = v.k, A.dim(row).length
     i = k.iota(row, length)
     own = i.equals(i.along(**{row: col}))
@@ -72,8 +74,9 @@ def _doubled(
         pairs = alike & (later > later.along(**{row: col}))
         return k.where(pairs.hinted("pairs"), A, 0.0).hinted("below")
 
-    start = k.where(own, 1.0, below(1)).hinted("made")
-    with k.loop(1, levels, k.lift(2, "i32").named("half"), start, index="level") as turn:
+    start = k.where(own, 1.0, 0.0 if again else below(1)).hinted("made")
+    first, half = (0, 1) if again else (1, 2)
+    with k.loop(first, levels, k.lift(half, "i32").named("half"), start, index="level") as turn:
         half, made = turn.carried
         near = made.to(operand)
         right = below(half).to(operand).along(**{row: "middle"})

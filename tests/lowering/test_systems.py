@@ -1,0 +1,44 @@
+"""Inverses of triangular systems, in float16 and beyond its range."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from archc.ir.typing import layer_graph
+from archc.lowering.systems import unit_lower_inverse
+from archc.lowering.values import Frame, Numbers, Values
+from archc.tile.compose import Composer
+from archc.tile.interpreter import run
+from archc.tile.language import Program
+from archc.tile.verifier import verify
+
+ROWS = 16
+
+
+def program() -> Program:
+    """y = (I - a)^-1, of a matrix that is 0 on the diagonal and above."""
+    k = Composer("inverse", "y = (I - a)^-1.")
+    R, LEVELS = k.lengths("R", "LEVELS")
+    k.dtypes("SOLVE")
+    a, y = (k.buffer(name, r=R, c=R) for name in "ay")
+    i, j = k.iota("i", R), k.iota("j", R)
+    v = Values(k, {}, Frame(layer_graph(), lambda *_: None), Numbers(solve="SOLVE"))
+    made = unit_lower_inverse(v, k.load(a, i, j), "i", "j", LEVELS)
+    k.store(y, i, j, value=made)
+    return k.done()
+
+
+@pytest.mark.parametrize("size", [0.3, 12.0])
+@pytest.mark.parametrize("solve", ["f16", "f32"])
+def test_an_inverse_is_right_whatever_its_size(solve: str, size: float) -> None:
+    made = program()
+    assert not verify(made)
+    torch.manual_seed(0)
+    a = (size * torch.randn(ROWS, ROWS)).tril(-1)
+    tensors = {"a": a, "y": torch.full_like(a, torch.nan)}
+    run(made, tensors, {}, {"R": ROWS, "LEVELS": 4, "SOLVE": solve})
+    wanted = torch.linalg.inv(torch.eye(ROWS).double() - a.double())
+    assert (wanted.abs().max() > 1024) == (size > 1)
+    far = (tensors["y"].double() - wanted).norm() / wanted.norm()
+    assert far < (5e-3 if solve == "f16" or size > 1 else 1e-5)
