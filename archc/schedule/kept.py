@@ -12,7 +12,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import NARROW, WIDE
 from archc.schedule.axes import own_dims, scans_numbers
-from archc.schedule.levels import Levels
+from archc.schedule.levels import PAIRED, Levels
 from archc.schedule.widths import Widths
 
 ROWS, DIM = 64, 128
@@ -109,12 +109,14 @@ class Kept:
         node = self.graph[id]
         stands = id in self._ids or id in self.graph.outputs.values() or id in self.levels.fallback
         again = self.levels.is_recomputed(node) or self._larger(node) or self._scans(node)
-        again = again or self._spans(node)
+        late = self._is_late(node)
+        again = again or late or self._spans(node)
         if stands or not again or isinstance(node.op, ir.Input):
             return [id]
         every = (o for operand in node.operands for o in self._read(operand, known))
         found = list(dict.fromkeys(every))
-        return [id] if 2 * self.bytes(id) <= sum(map(self.bytes, found)) else found
+        stored = not late and 2 * self.bytes(id) <= sum(map(self.bytes, found))
+        return [id] if stored else found
 
     def _for_walk(self, id: int, walk: ir.Recurrence) -> list[int]:
         """The values that a walk reads for one value: itself, or its factors where those are
@@ -146,6 +148,37 @@ class Kept:
         """Whether a matrix is made of one gate for each row: a vector in place of its square."""
         gates = self.graph[node.operands[0]].type.axes if isinstance(node.op, ck.Spans) else ()
         return bool(gates) and len(own_dims(gates, self.heads)) == 1
+
+    def _is_late(self, node: Node) -> bool:
+        """Whether kernels of one later level alone use scores of inputs: no other kernel then reads
+        what they are made of, and that one reads some of it anyway."""
+        used = self._used_at(node.id) if self._scores(node) else set[int]()
+        return len(used) == 1 and self.levels.of[node.id] not in used
+
+    def _scores(self, node: Node) -> bool:
+        """Whether a value is a product of two inputs for each pair of rows of a head, masked or
+        decayed. Walks that make what follows on them have no registers left for decays; products
+        that are exact, or lead to a quotient, stay as they are."""
+        if isinstance(node.op, ir.Contract) and len(node.operands) == 2:
+            rows = all(a.size == ck.CHUNK for a in own_dims(node.type.axes, self.heads))
+            given = self.levels.recomputed.issuperset(node.operands)
+            exact = self.widths.exact or self.widths.exact_states
+            return rows and given and {*self.heads} <= {*node.type.names} and not exact
+        operands = [self.graph[operand] for operand in node.operands]
+        decayed = any(isinstance(n.op, ir.Elementwise) and n.op.fn == "exp" for n in operands)
+        pointwise = isinstance(node.op, ir.Elementwise) and not (decayed and self.levels.fused)
+        return pointwise and any(map(self._scores, operands))
+
+    def _used_at(self, id: int) -> set[int]:
+        """The levels of the kernels that use a value, or what is made of it there once more. Those
+        with pairs have parts of a dim, each of which would make it."""
+        graph, of = self.graph, self.levels.of
+        found = {of[id]} if id in graph.outputs.values() else set[int]()
+        for node in map(graph.__getitem__, graph.users(id)):
+            again = of[node.id] == of[id] and (self._scores(node) or self._larger(node))
+            own = of[id] if isinstance(node.op, PAIRED) else of[node.id]
+            found |= self._used_at(node.id) if again else {own}
+        return found
 
     def _larger(self, node: Node) -> bool:
         """Whether a product of matrices is larger than its factors."""

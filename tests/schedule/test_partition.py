@@ -61,6 +61,22 @@ def test_products_that_heads_share_are_made_once_for_all_heads() -> None:
         assert shared
 
 
+def test_scores_are_made_where_they_are_used() -> None:
+    """Unless several levels use them, or a walk would have to make their decays."""
+    for spec, fused, stored in (
+        ("delta", False, False), ("delta", True, False), ("gated_delta", False, False),
+        ("gated_delta", True, True), ("linear_attention_simple", True, False),
+        ("mamba2", False, True),
+    ):  # fmt: skip
+        recurrence = recurrence_of(spec)
+        graph = without(recurrence.chunked.forward, recurrence.chunked.saved)
+        found = partition(graph, "memory", recurrence.stream, recurrence.heads, {}, fused=fused)
+        scores = [b for b in found.buffers if b.type.names[-2:] == ("i", "j")]
+        inverse = {id for n in graph if isinstance(n.op, ck.Inverse) for id in [n.id]}
+        names = {each for k in found.kernels for each, id in k.stores.items() if id in inverse}
+        assert bool({b.name for b in scores} - names) == stored, (spec, fused)
+
+
 def test_an_inverse_begins_a_kernel() -> None:
     """Its rows fill the registers of a program: what it inverts comes from memory."""
     found = cut("kda")
