@@ -158,9 +158,8 @@ def slopes(fold: WeightedSum, roles: Collection[str]) -> list[str]:
     sums: dict[str, list[str]] = {}
     for dot in fold.dots:
         own, other = (dot.reader, dot.read) if "read" not in roles else (dot.read, dot.reader)
-        if dot.square and fold.source(own).role not in roles:
+        if dot.square:
             continue
-        other = f"2 * {other}" if dot.square else other
         if own in fold.learned and cotangent(dot.name) in fold.slopes.outputs:
             sums.setdefault(own, []).append(f"{cotangent(dot.name)} * {other}")
     if "read" in roles and fold.values in fold.learned:

@@ -168,6 +168,12 @@ class WeightedSum:
         return tuple(lookup for lookup in self.lookups if cotangent(lookup.name) in reached)
 
     @property
+    def squares(self) -> tuple[Dot, ...]:
+        """The squares of vectors at which a gradient arrives."""
+        reached = self.slopes.outputs if self.slopes is not None else {}
+        return tuple(d for d in self.dots if d.square and cotangent(d.name) in reached)
+
+    @property
     def learned(self) -> tuple[str, ...]:
         """The sources that have a gradient, in order."""
         if self.slopes is None:

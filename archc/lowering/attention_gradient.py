@@ -15,7 +15,7 @@ from typing import Any
 import sympy
 
 from archc.attention.listing import slopes
-from archc.attention.weighted_sum import Dot, Source, WeightedSum
+from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens, clean
@@ -43,6 +43,10 @@ class Gradient(Sweep):
             if source.role in own and source.table is None
         ]  # fmt: skip
         self.results = {source.name: self._result(source) for source in self.wanted}
+        self.squares = {
+            dot.name: self.made(f"d_{dot.name}", role, None)
+            for dot in fold.squares for role in [fold.source(dot.reader).role] if role == held
+        }  # fmt: skip
 
     def equations(self, fold: WeightedSum) -> list[str]:
         """The formulas of the docstring, with those of the gradients."""
@@ -56,6 +60,8 @@ class Gradient(Sweep):
             n != 1 for _, _, n in source.shares
         )
         dtype = "f32" if source.dim is None else self._shared() if shared else self.IO
+        if any(dot.reader == source.name for dot in self.fold.squares):
+            dtype = "f32"  # the caller adds more, which may take most of it away again
         return self.made(cotangent(source.name).replace(".", "_"), role, source.dim, dtype)
 
     def _shared(self) -> str:
@@ -153,13 +159,7 @@ class Gradient(Sweep):
         for source in self.wanted:
             dims = (self.rows,) if source.dim is None else (self.rows, self.dim(source.dim))
             found.append(self.k.full(0.0, *dims).named(f"sum_{source.name}"))
-        squares = (dot for dot in self.fold.dots if self._is_wanted(dot))
-        return [*found, *(self.k.full(0.0, self.rows).named(f"sum_{d.name}") for d in squares)]
-
-    def _is_wanted(self, dot: Dot) -> bool:
-        """Whether a product is the square of a vector whose gradient is made here."""
-        learned = cotangent(dot.name) in self.slopes.outputs
-        return dot.square and learned and dot.reader in {source.name for source in self.wanted}
+        return [*found, *(self.k.full(0.0, self.rows).named(f"sum_{n}") for n in self.squares)]
 
     def sums(
         self, p: Tile, found: dict[str, Tile], other: dict[str, Known], readers: dict[str, Tile],
@@ -171,9 +171,8 @@ class Gradient(Sweep):
             self._sum(source, so_far, p, found, other, readers)
             for source, so_far in zip(self.wanted, before[:many], strict=True)
         ]
-        squares = (dot for dot in self.fold.dots if self._is_wanted(dot))
-        for dot, so_far in zip(squares, before[many:], strict=True):
-            d = found[cotangent(dot.name)].over(self.rows, self.columns)
+        for name, so_far in zip(self.squares, before[many:], strict=True):
+            d = found[cotangent(name)].over(self.rows, self.columns)
             made.append(so_far + d.sum(self.columns.name))
         return made
 
@@ -197,14 +196,11 @@ class Gradient(Sweep):
         return total
 
     def leave(self, made: Sequence[Tile]) -> None:
-        """Store every gradient, with what comes of squares: 2 x for each that arrives there."""
-        squares = [dot for dot in self.fold.dots if self._is_wanted(dot)]
-        found, many = [*made], len(self.wanted)
-        for dot, arrived in zip(squares, found[many:], strict=True):
-            place = next(i for i, each in enumerate(self.wanted) if each.name == dot.reader)
-            x = tile(self.own[dot.reader]).to("f32")
-            found[place] = found[place] + x * (2.0 * arrived)
-        for source, sum in zip(self.wanted, found[:many], strict=True):
+        """Store every gradient, and what arrives at squares: the caller knows the vectors."""
+        many = len(self.wanted)
+        for buffer, sum in zip(self.squares.values(), made[many:], strict=True):
+            self.keep(buffer, None, sum)
+        for source, sum in zip(self.wanted, made[:many], strict=True):
             self.keep(self.results[source.name], source.dim, sum)
 
 

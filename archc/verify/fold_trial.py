@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from archc.attention.weighted_sum import Source, WeightedSum
+from archc.dims import Axis
 from archc.ir import layer as ir
+from archc.ir.graph import Type
 from archc.ir.meaning import evaluate_graph
 from archc.ir.sizes import evaluate
 from archc.lowering.attention import BORDERS, numbers_of
@@ -159,6 +161,13 @@ class FoldTrial:
                 d = self.of_table(source, known)
             else:
                 d = self.of_own(source, known[f"d_{source.name}"].double())
+                for dot in self.fold.squares:
+                    if dot.reader == source.name and source.dim is not None:
+                        place = source.type.names.index(source.dim.name)
+                        own = replace(source, dim=None, type=without(source.type, source.dim))
+                        arrived = self.of_own(own, known[f"d_{dot.name}"].double())
+                        x = self.values(source.node)[0].detach()
+                        d = d + 2 * x * arrived.unsqueeze(place)
             if source.summed:
                 d = self.in_each(lambda y: y.flip(1).cumsum(1).flip(1), d)
             (value,) = self.values(source.node)
@@ -193,6 +202,11 @@ class FoldTrial:
                 d = d.sum(place)
                 names.pop(place)
         return d.permute([names.index(name) for name in source.type.names])
+
+
+def without(type: Type, axis: Axis) -> Type:
+    """A type without one of its axes."""
+    return Type(tuple(each for each in type.axes if each != axis), type.dtype)
 
 
 def drawn(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from archc.backends.eager.file import File
 from archc.backends.eager.library import DIGEST, op_text
@@ -11,6 +12,7 @@ from archc.backends.writer import Names, Writer, quoted
 
 from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Source, WeightedSum
+from archc.ir.graph import Type
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import BLOCKS, BORDERS, clean, numbers_of
 from archc.lowering.attention_forward import forward
@@ -342,7 +344,21 @@ class FoldOp:
     def _own(self, source: Source) -> str:
         """A gradient a head of the pairs as that of a value which heads may share."""
         name = self.arguments[source.name]
-        text, names = f"d_{name}", self._laid_out(source)
+        text = self._shared_by_heads(source, f"d_{name}")
+        for dot in self.fold.squares:
+            if dot.reader == source.name and source.dim is not None:
+                place = source.type.names.index(source.dim.name)
+                axes = tuple(axis for axis in source.type.axes if axis != source.dim)
+                own = replace(source, dim=None, type=Type(axes, source.type.dtype))
+                arrived = self._shared_by_heads(own, f"d_{dot.name}")
+                text = f"({text} + 2 * {name} * {arrived}.unsqueeze({place}))"
+        text += f".to({name}_dtype)"
+        return f"of_running_sums({text})" if source.summed else text
+
+    def _shared_by_heads(self, source: Source, text: str) -> str:
+        """What is made for each head of the pairs, with the dims of a value which these may
+        share."""
+        names = self._laid_out(source)
         if source.table is not None:
             length = f"N_{clean(source.table.name)}"
             found = [each for each in self.fold.learned_lookups if each.table == source.name]
@@ -360,8 +376,7 @@ class FoldOp:
         order = [names.index(n) for n in source.type.names]
         if order != sorted(order):
             text += f".permute({', '.join(map(str, order))}).contiguous()"
-        text += f".to({name}_dtype)"
-        return f"of_running_sums({text})" if source.summed else text
+        return text
 
     def _laid_out(self, source: Source) -> list[str]:
         """The axes of a gradient as kernels make it."""
