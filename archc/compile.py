@@ -39,8 +39,8 @@ from archc.ir.value_names import cotangent
 from archc.ir.verify import verify
 from archc.limits import deep_calls
 from archc.lowering.token import RegionKernels, lower
+from archc.numerics.factors import parts_in_loops
 from archc.numerics.gates import gates_in_logs
-from archc.numerics.parts import parts_in_loops
 from archc.recurrence.affine.normalize import decays
 from archc.recurrence.chunk.chunked import chunked
 from archc.recurrence.law.numbers import with_laws

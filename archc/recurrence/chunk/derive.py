@@ -42,6 +42,7 @@ from archc.recurrence.affine.linked import by_numbers
 from archc.recurrence.affine.normalize import normal_forms
 from archc.recurrence.analysis.degree import before, updates
 from archc.recurrence.analysis.gauge import proved
+from archc.recurrence.analysis.sums_apart import reads_apart
 from archc.recurrence.chunk.by_law import by_law, in_order, remark
 from archc.recurrence.chunk.conjugate import conjugate, turned
 from archc.recurrence.chunk.coupled import coupled, dense
@@ -87,7 +88,7 @@ class Derivation:
         self.body = recurrence.body
         self.wanted = wanted
         self.initial = initial
-        self.known, self.after = known, updates(recurrence)
+        self.captures, self.known, self.after = captures, known, updates(recurrence)
         self.old = {name: id for id, name in before(recurrence).items()}
         self.states = {state.name: state for state in recurrence.states}
         self.frame = frame_of(recurrence)
@@ -116,6 +117,11 @@ class Derivation:
         try:
             return self._in_groups(forms)
         except StateNeeded:
+            apart = reads_apart(self.recurrence)
+            if apart is not self.recurrence:
+                found = Derivation(apart, self.captures, self.known, self.wanted, self.initial)
+                if not (derived := found.run()).kept:
+                    return derived
             reason = "one product reads the sum of several states"
             help = "read each by itself: `A[t].T @ q + B[t].T @ q` for `(A[t] + B[t]).T @ q`"
             kept = tuple(Kept(form.states, reason, help, None) for form in forms)

@@ -10,7 +10,7 @@ import archc
 from archc.algebra.simplify import simplify
 from archc.ir import layer as ir
 from archc.ir.meaning import evaluate
-from archc.numerics.parts import parts_in_loops
+from archc.numerics.factors import parts_in_loops
 
 HEAD = """
 layer L(N):
