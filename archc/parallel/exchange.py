@@ -186,7 +186,7 @@ def checked_length(what: str, length: int, count: int, dim: str) -> int:
 def check_same_length(ranks: Ranks, name: str, length: int, device: torch.device) -> None:
     """Refuse parts of a sequence that are not equally long: where each begins is counted from that.
     Raises ValueError; on a GPU, which is not waited for, the device stops."""
-    own = torch.tensor([length], device=device)
+    own = torch.full((1,), length, device=device)  # a tensor of a list would wait for the device
     every = own.new_empty(ranks.count)
     what = f"how many tokens each has, for {name}"
     ranks.ask(what, lambda: dist.all_gather_into_tensor(every, own, group=ranks.group))

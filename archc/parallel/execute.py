@@ -73,6 +73,8 @@ class PieceFunction:
         memory = memory_of(ready)
         self.continues = memory.refusal is None
         self.counts = any(each.kind == "pos" for each in memory.fields)
+        self.blank = all(self.streamed) or all(f.kind in ("past", "seen") for f in memory.fields)
+        self.firsts: dict[Any, Any] = {}
         drawn = self.trains or self.counts or not self.continues
         kernels = backend == "triton" and piece.kind == RECURRENCE and not drawn
         self.in_segments = kernels and goes_in_segments(ready, sizes)
@@ -86,10 +88,19 @@ class PieceFunction:
         return made if isinstance(made, tuple) else (made,), end
 
     def first_state(self, values: Sequence[Tensor]) -> Any:
-        """The state before the first token, of what has no tokens: it may be learned."""
-        pairs = zip(values, self.streamed, strict=True)
-        nothing = [x[:, :0].detach() if along else x for x, along in pairs]
-        _, state = self.call(*nothing, **self.options)
+        """The state before the first token, of what has no tokens: it may be learned. One that no
+        number of these can change is made once."""
+        pairs = [*zip(values, self.streamed, strict=True)]
+        kinds = tuple((x.shape[0], *x.shape[1 + along :], x.dtype, x.device) for x, along in pairs)
+        modes = torch.is_autocast_enabled(values[0].device.type), torch.is_inference_mode_enabled()
+        key = (kinds, modes)
+        if self.blank and key in self.firsts:
+            return self.firsts[key]
+        nothing = [x.new_empty(x.shape[0], 0, *x.shape[2:]) if t else x for x, t in pairs]
+        with nullcontext() if not self.blank else torch.no_grad():
+            _, state = self.call(*nothing, **self.options)
+        if self.blank:
+            self.firsts = {key: state}
         return state
 
 
