@@ -16,6 +16,7 @@ from archc.ir import layer as ir
 from archc.source import Span
 
 OUTER = "an outer product is written `a @ b.T`"
+THREE = "one of three dims is named in front of the block, `w = a * b * c`: `*` goes by names there"
 
 WORDS = {name: fn.symbol for name, fn in FUNCTIONS.items() if fn.symbol}
 """The words of messages for operators."""
@@ -268,7 +269,8 @@ def _orientation(scope: Scope, fn: str, tensors: Sequence[Tensor], span: Span) -
             if a.name != b.name or one.row != other.row:
                 same = a.name == b.name
                 kinds = "a column and a row" if same else f"columns over `{a}` and `{b}`"
-                raise _apart(scope, fn, kinds, (one, other), span, [OUTER])
+                helps = [OUTER, THREE] if fn == "mul" and not same else [OUTER]
+                raise _apart(scope, fn, kinds, (one, other), span, helps)
     return bool(vectors) and vectors[0].row and not matrices
 
 

@@ -174,6 +174,9 @@ def _shaped(scope: Scope, value: Value, target: tree.Target, span: Span) -> Tens
     return ops.tensor(scope, value, span)
 
 
+PARTS = "parts that are dims are named one by one: `a, b = value by N, R`"
+
+
 def _split_source(scope: Scope, stmt: tree.Assign) -> Tensor:
     """The value that `a, b, c = value by 3` splits along its last axis."""
     (by,) = stmt.by
@@ -181,13 +184,15 @@ def _split_source(scope: Scope, stmt: tree.Assign) -> Tensor:
     count = scope.evaluate(by)
     axes = scope.visible(value)
     if count != len(stmt.targets) or not axes or axes[-1].size != count:
+        named = bool(axes) and count == len(stmt.targets) and axes[-1].size.is_Symbol
+        number = f"`{axes[-1]}` may be of any size: declare the dim as {count}" if named else ""
         raise scope.error(
             "E0214",
             f"{len(stmt.targets)} names for a value of shape {ops.shape(scope, value)} "
             f"`by {by.span.text}`",
             stmt.span,
             "the last axis must have one entry for each name",
-            helps=["parts that are dims are named one by one: `a, b = value by N, R`"],
+            helps=[*filter(None, [number]), PARTS],
         )
     return value
 

@@ -31,6 +31,9 @@ CASES = {
     "sizes and inputs": (["output y = A(x, d)"], "E0209", "A(x, d)", "`A(d)(x)`"),
     "inputs by name": (["output y = A(d)(x = x)"], "E0209", "A(d)(x = x)", "`A(d)(x)`"),
     "an argument that is not": (["output y = A(dim = d)(x)"], "E0209", "dim = d", "it has d"),
+    "as many parts as a dim may have": (
+        ["e, f, l = x by 3", "output y = e + f + l"], "E0214", "e, f, l = x by 3",
+        "declare the dim as 3"),
     "several outputs": (["a, b = A(d)(x)", "output x"], "E0214", "a, b = A(d)(x)", "one value"),
     "not applied": (["output y = A(d)"], "E0207", "A(d)", None),
     "a text": (['z = "a"', "output y = z"], "E0207", "z", None),

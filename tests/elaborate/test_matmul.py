@@ -112,6 +112,7 @@ IN_MEMORY = [
     ("S[H, K, V], q[H, K]", "S @ q", "transpose the matrix: `S.T @ q`"),
     ("b[H], q[H, K]", "b @ q", "scale with `*`"),
     ("k[H, K], v[H, V]", "k + v", "an outer product is written `a @ b.T`"),
+    ("k[H, K], v[H, V]", "k * v", "is named in front of the block"),
     ("k[H, K]", "k @ (k + k.T)", "`+` of a column and a row"),
     ("k[H, K], v[H, V]", "(k + v) @ v.T", "`+` of columns over `K` and `V`"),
 ]
