@@ -44,7 +44,7 @@ def sequence_rows(table_p, rows, first, step, tokens, batch, before, ahead):
     tokens: two parts of the token of each, and of its sequence the first token, the one after the
     last, and which it is. Without a table: of the row `batch` of the batch, with `ahead` rows."""
     if table_p is None:
-        base, place = first - ahead, step
+        base, place = first - ahead, step.to(tl.int64)
         none = tl.zeros_like(step).to(tl.int64)
         start, end, sequence = none, none + tokens, none + batch
     else:
