@@ -23,10 +23,10 @@ from archc.lowering.kernel_values import CHUNKS, STAGES, KernelValues, Memory, m
 from archc.lowering.paired import DIMS
 from archc.lowering.turned import Turned, store_in_turn, sums_over
 from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Rules
-from archc.tile.alike import alike
 from archc.tile.early import early
 from archc.tile.handle import Tile
 from archc.tile.language import Program
+from archc.tile.sharing import alike
 from archc.tile.unread import swept
 
 NOT_YET = "not lowered yet"

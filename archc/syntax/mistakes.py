@@ -241,13 +241,9 @@ def _ends_early(source: Source, start: int, text: str, report: Report) -> Refuse
 
 
 def _unexpected(
-    source: Source,
-    token: Token,
-    at: Span,
-    error: UnexpectedInput,
-    terminals: Mapping[str, str],
-    report: Report,
-) -> Refused:
+    source: Source, token: Token, at: Span, error: UnexpectedInput,
+    terminals: Mapping[str, str], report: Report,
+) -> Refused:  # fmt: skip
     """An unexpected word: a misspelt keyword, a missing operator, a bracket too many, ..."""
     expected = sorted(_words(error, terminals))
     first = re.match(r"\s*([A-Za-z_]\w*)", source.line(at.line))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from archc.tile.alike import alike
 from archc.tile.compose import Composer
 from archc.tile.interpreter import run
 from archc.tile.language import Dot, Load, Program, statements
+from archc.tile.sharing import alike
 from archc.tile.unread import swept
 from archc.tile.verifier import verify
 
