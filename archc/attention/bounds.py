@@ -3,7 +3,7 @@ s."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import sympy
 
@@ -12,6 +12,12 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
 T, S = sympy.Symbol("position of the reader"), sympy.Symbol("position read")
+ROUNDED: dict[str, Callable[[sympy.Expr], sympy.Expr]] = {
+    "lt": lambda x: sympy.ceiling(x) - 1, "le": sympy.floor,
+    "gt": lambda x: sympy.floor(x) + 1, "ge": sympy.ceiling,
+}  # fmt: skip
+"""The last whole number below a number that may be none, and so on."""
+
 TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
@@ -48,16 +54,14 @@ def bound(graph: Graph, node: Node, reader: str, read: str) -> Bound | None:
     slope, offset = limit.coeff(T), sympy.expand(limit - T * limit.coeff(T))
     if not slope.is_Integer:
         return None
-    offset += {"lt": -1, "gt": 1}.get(fn, 0)
+    offset = ROUNDED[fn](offset)
     return Bound(fn in ("lt", "le"), int(slope), offset)
 
 
 def affine(graph: Graph, node: Node, reader: str, read: str) -> sympy.Expr | None:
-    """Whole numbers made of both positions by sums and by products with numbers of the layer."""
+    """Sums of both positions, and products of them with numbers of the layer, which may be any."""
     if isinstance(node.op, ir.Position):
         return {reader: T, read: S}.get(node.op.axis.name)
-    if node.type.dtype != "int":
-        return None
     if isinstance(node.op, ir.Constant):
         return node.op.value
     known = {"add": sympy.Add, "sub": lambda a, b: a - b, "mul": sympy.Mul, "neg": lambda a: -a}

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import sympy
 
+from archc.attention.masks import in_masks
 from archc.attention.multiplied_out import multiplied_out
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
@@ -20,7 +21,7 @@ from archc.ir.graph import Graph, Node
 
 def as_folds(attend: ir.Attend) -> ir.Attend:
     """The attend as kernels see it, with as many sums over the tokens read as are folds."""
-    return multiplied_out(of_totals(attend))
+    return multiplied_out(of_totals(in_masks(attend)))
 
 
 def of_totals(attend: ir.Attend) -> ir.Attend:

@@ -36,6 +36,12 @@ NAMED = {
     "NAME": "a name", "NUMBER": "a number", "STRING": "a quoted text", "DOC": "a docstring",
 }  # fmt: skip
 
+DOCUMENTED = {
+    "STRING": 'a docstring has three quotes: `"""..."""`',
+    "DOC": "a docstring is the first line of its layer",
+}
+"""What a line that is a text alone lacks."""
+
 
 def masked(text: str) -> str:
     """A text whose quotes, docstrings and comments are blank, in as many lines."""
@@ -270,10 +276,8 @@ def _unexpected(
         helps = ["a line gives a value its name: `z = ...`"]
     elif token.type == "_NL" and "`:`" in expected:
         helps = ["end the line that opens a block with `:`"]
-    elif token.type == "STRING" and source.line(at.line).strip() == str(token):
-        helps = ['a docstring has three quotes: `"""..."""`']
-    elif token.type == "DOC":
-        helps = ["a docstring is the first line of its layer"]
+    elif source.line(at.line).strip() == str(token) and token.type in DOCUMENTED:
+        helps = [DOCUMENTED[token.type]]
     elif str(token) in (")", "]"):
         helps = ["no bracket is open here"] if _unopened(source.line(at.line)) else []
     return report.error("E0012", f"unexpected {found}", at, notes=notes, helps=helps)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from archc.api import parse
-from archc.attention.multiplied_out import multiplied_out
 from archc.attention.recognise import folds
+from archc.attention.totals import as_folds
 from archc.attention.weighted_sum import Refusal, WeightedSum
 from archc.compile import lowered, slopes_of
 from archc.ir import layer as ir
@@ -53,7 +53,7 @@ def pair_of(text: str) -> ir.Attend:
     """The attend of a spec, as kernels have it."""
     graph = lowered(parse(text).layer).graph
     (found,) = (node.op for node in graph if isinstance(node.op, ir.Attend))
-    return multiplied_out(found)
+    return as_folds(found)
 
 
 def refusals(text: str) -> list[str]:

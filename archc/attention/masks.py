@@ -1,0 +1,80 @@
+"""An attend's body -> one whose masks have what scores and weights say by themselves.
+
+    softmax(where(t - s < w, score, -inf))  ->  softmax(score), of s with t - w < s as well
+
+A condition on two positions is then a bound on the tokens read, if it is one, and blocks outside of
+it are not walked. Kernels alone see it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import sympy
+
+from archc.ir import layer as ir
+from archc.ir.builder import Builder
+from archc.ir.graph import Graph, Node
+
+NEGATED = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+
+
+def in_masks(attend: ir.Attend) -> ir.Attend:
+    """The attend with conditions on positions in its masks; the same one where it has none."""
+    body, pairs, changed = attend.body.copy(), {attend.reader.name, attend.read.name}, False
+    for id in [node.id for node in attend.body]:
+        if (made := _masked_more(body, body[id], pairs)) is not None:
+            body.substitute(id, made)
+            changed = True
+    body.prune(body.ids(ir.Input))
+    return replace(attend, body=body) if changed else attend
+
+
+def _masked_more(body: Graph, node: Node, pairs: set[str]) -> int | None:
+    """A softmax, or a choice between a value and a number, whose mask has the conditions of what
+    is masked; None where that has none."""
+    if isinstance(node.op, ir.Softmax):
+        value, mask, *rest = node.operands
+        left_out: sympy.Expr = -sympy.oo
+    elif node.op == ir.Elementwise("where") and pairs <= {*node.type.names}:
+        mask, value, number = node.operands
+        rest, op = [number], body[number].op
+        if not isinstance(op, ir.Constant):
+            return None
+        left_out = op.value
+    else:
+        return None
+    make, found = Builder(body, node.span), 0
+    while (more := _condition(body, body[value], left_out, pairs, make)) is not None:
+        value, found = more[1], found + 1
+        mask = make.fn("and", mask, more[0])
+    if not found:
+        return None
+    operands = (value, mask, *rest) if isinstance(node.op, ir.Softmax) else (mask, value, *rest)
+    return body.add(node.op, *operands, name=node.name, span=node.span)
+
+
+def _condition(
+    body: Graph, node: Node, left_out: sympy.Expr, pairs: set[str], make: Builder
+) -> tuple[int, int] | None:
+    """When a value is not the number that what is left out has, and what it is then."""
+    if node.op == ir.Elementwise("add") and left_out == -sympy.oo:
+        for value, other in (node.operands, node.operands[::-1]):
+            found = _condition(body, body[other], left_out, pairs, make)
+            if found is not None and body[found[1]].op == ir.Constant(sympy.S.Zero):
+                return found[0], value
+        return None
+    if node.op != ir.Elementwise("where") or not {*body[node.operands[0]].type.names} <= pairs:
+        return None
+    condition, yes, no = node.operands
+    if body[no].op == ir.Constant(left_out):
+        return condition, yes
+    return (_not(body, condition, make), no) if body[yes].op == ir.Constant(left_out) else None
+
+
+def _not(body: Graph, condition: int, make: Builder) -> int:
+    """The opposite of a condition."""
+    node = body[condition]
+    if isinstance(node.op, ir.Elementwise) and node.op.fn in NEGATED:
+        return make.fn(NEGATED[node.op.fn], *node.operands)
+    return make.fn("not", condition)
