@@ -461,7 +461,8 @@ class TokenProgram(Values):
         self.k.store(buffer, *at, value=value, where=tuple(masks), exclusive=alone)
 
     def _only_once(self, *nodes: Node) -> list[Tile]:
-        """What lacks an axis of the grid is written, or summed, by the first program along it."""
+        """Conditions under which a value without an axis of the grid is written, or summed: by the
+        first program along it."""
         own = {plain(name) for node in nodes for name in node.type.names}
         own |= {f"{name}_part" for name in own} | {"block"}
         return [at.equals(0) for axis, at in self.ids.items() if axis not in own]
@@ -543,7 +544,7 @@ class TokenProgram(Values):
         return found
 
     def _summed(self, node: Node) -> list[Node]:
-        """What runs along the tokens and is summed over them to make a node."""
+        """The nodes along the tokens that are summed over them to make a node."""
         if self.stream in node.type.names:
             return [node]
         return [each for id in node.operands for each in self._summed(self.graph[id])]

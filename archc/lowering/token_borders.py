@@ -22,8 +22,8 @@ SEQUENCES, ROWS, TABLE = "SEQUENCES", "ROWS", "borders"
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What the table says of a block of rows: their tokens, and of the sequence of each the token
-    that it begins with, the one after its last, and which it is."""
+    """A block of rows in the table: their tokens, and of the sequence of each the token that it
+    begins with, the one after its last, and its number."""
 
     token: Tile
     start: Tile
@@ -54,6 +54,6 @@ class Borders:
         self.table: Buffer = k.memory(name, axes, "i64", optional=True)
 
     def look(self, first: Tile, step: Tile, tokens: Tile, batch: Tile) -> Look:
-        """What there is at the rows `first + step`."""
+        """The entries of the rows `first + step`."""
         given = (first, step, tokens, batch, self.before, self.ahead)
         return Look(*self.k.sequence_rows(self.table, *given))

@@ -45,7 +45,8 @@ def elementwise(v: TokenProgram, node: Node, place: Place) -> Made:
 
 
 def _late(v: TokenProgram, node: Node, place: Place) -> Made:
-    """What is read where `position >= 0` holds, as it does unless there is a table of sequences."""
+    """The value read where `position >= 0` holds, as it does unless there is a table of
+    sequences."""
     x = v.value(node.operands[1], v.part(node.operands[1], place))
     if isinstance(x, Refusal) or v.packed is None:
         return x

@@ -44,9 +44,9 @@ class Carried:
 
 
 class Looks:
-    """What the windows of a graph look at: what is carried, how far ahead of the last outputs their
-    operands are made (`lag`), and how many turns fill all places: those of windows that no sums are
-    part of (`windows`), and then the others (`sums`)."""
+    """The tokens that the windows of a graph look at: those carried, how far ahead of the last
+    outputs their operands are made (`lag`), and how many turns fill all places: those of windows
+    that no sums are part of (`windows`), and then the others (`sums`)."""
 
     def __init__(self, graph: Graph, stream: str):
         self.graph, self.stream = graph, stream
@@ -67,13 +67,13 @@ class Looks:
         return self.lag - self._ahead[id]
 
     def key(self, node: Node, shift: sympy.Expr) -> Carried:
-        """What is carried for a window or for its transpose."""
+        """The carried tokens of a window or of its transpose."""
         width, adds = self._width(node), isinstance(node.op, ck.Unwindow)
         return Carried(node.operands[0], shift + (width.size - 1 if adds else 0), width, adds)
 
     @property
     def first(self) -> list[Carried]:
-        """What is carried and has no sums in it."""
+        """The carried tokens that have no sums in them."""
         return [key for key in self.carried if not key.adds and key.node not in self.summed]
 
     def _width(self, node: Node) -> Axis:
@@ -133,7 +133,7 @@ def furthest(counts: Iterable[sympy.Expr]) -> sympy.Expr:
 
 
 class Walk:
-    """What a program carries from token to token."""
+    """The tokens that a program carries from turn to turn."""
 
     def __init__(self, v: TokenProgram, looks: Looks):
         self.v, self.looks = v, looks
@@ -145,12 +145,12 @@ class Walk:
         self.before, self.after = dict(zip(keys, tiles, strict=True)), {}
 
     def end(self) -> list[Tile]:
-        """What the next turn gets."""
+        """The carried tokens of the next turn."""
         return [self.after[key].tile for key in self.before]
 
     def filled(self, first: Tile) -> list[Tile] | Refusal:
-        """What the turn of the first tokens finds: the turns before it, of windows alone and then
-        of all that is carried."""
+        """The carried tokens at the turn of the first outputs, filled by the turns before it: of
+        windows alone, and then of all."""
         looks = self.looks
         tiles = {key: self.v.k.full(0.0, *self._dims(key)).named("run") for key in looks.carried}
         for keys, count, later in (

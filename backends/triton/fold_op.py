@@ -356,7 +356,7 @@ class FoldOp:
         return f"of_running_sums({text})" if source.summed else text
 
     def _shared_by_heads(self, source: Source, text: str) -> str:
-        """What is made for each head of the pairs, with the dims of a value which these may
+        """The gradient of a value made for each head of the pairs, with the dims that these may
         share."""
         names = self._laid_out(source)
         if source.table is not None:

@@ -127,7 +127,7 @@ class RegionFunction:
         scope.writer.call(f"{left} = {self.title}(", [*given, *before, *borders, *more], ")")
 
     def _given(self, id: int) -> str:
-        """What enters, with its dims in the order of its type."""
+        """An input, with its dims in the order of its type."""
         scope = self.scope
         value = scope.value(id)
         if value.kind not in ("int", "bool"):
@@ -413,7 +413,7 @@ class RegionFunction:
         return found
 
     def _constants(self, body: Scope, made: Lowered) -> dict[str, str]:
-        """What machine code is made for."""
+        """The constants that machine code is made for."""
         found = {}
         for name in made.program.constants:
             if name == IO:
@@ -429,7 +429,7 @@ class RegionFunction:
     # --- the op, and who calls it ---
 
     def _numbers(self) -> list[str]:
-        """What the op is given besides tensors, as a schema has it."""
+        """The arguments of the op besides tensors, as a schema has them."""
         whole = {str(s) for node in self.graph for a in node.type.axes for s in a.size.free_symbols}
         kinds = [f"ScalarType {name}" for name in self._kinds()]
         more = [f"{'int' if name in whole else 'float'} {name}" for name in self.extra]

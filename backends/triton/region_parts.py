@@ -29,7 +29,7 @@ class Variant:
 
     @property
     def graph(self) -> Graph:
-        """What the values are made by."""
+        """The graph of the values."""
         return self.made.region.graph
 
 
@@ -50,7 +50,7 @@ class Part:
 
 
 def listed(variant: Variant) -> str:
-    """What kernels make, to be read."""
+    """The values that kernels make, as a reader has them."""
     return ", ".join(f"`{name}`" for name in variant.outputs.values())
 
 
