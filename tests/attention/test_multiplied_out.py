@@ -8,7 +8,7 @@ import torch
 from archc.api import parse
 from archc.attention.multiplied_out import multiplied_out
 from archc.attention.weighted_sum import WeightedSum
-from archc.compile import folded, lowered
+from archc.compile import folded, lowered, text_of
 from archc.ir import layer as ir
 from archc.ir.meaning import evaluate_graph
 from archc.lowering.attention_forward import forward
@@ -104,6 +104,9 @@ def test_what_is_left_as_it_is(score: str):
 def test_the_plan_and_the_kernel_say_it():
     (told,) = attends_of(parse(SCORES["distance"]).layer)
     assert dict(told.more)["score"] == "neg(relu(square_q + square_k - 2 * product))"
+    assert "in float32, else in PyTorch" in dict(told.more)["gradient"]
+    text = " ".join(text_of(parse(SCORES["distance"]).layer, "triton").split())
+    assert "q.dtype == torch.float32 or not needs_gradient(q, k_seen, v_seen)" in text
     (fold,) = folded(multiplied_out(attend_of(SCORES["distance"])))
     assert isinstance(fold, WeightedSum)
     assert "square_q = sum[K](q * q)" in forward(fold).doc
