@@ -242,3 +242,10 @@ def statement(span: Span) -> str:
 def literals(text: str, room: int) -> list[str]:
     """A long text as literals one after the other; there is room for a comma."""
     return [quoted(line) for line in textwrap.wrap(text, room - 3, drop_whitespace=False)]
+
+
+def rooms_for(states: Iterable[str], in_place: bool) -> list[str]:
+    """The argument that gives a function new memory for states; none where it is to write over
+    those that it reads."""
+    rooms = [f"{state}.new_empty({state}.shape)" for state in states]
+    return [] if in_place else [f"into=({', '.join(rooms)}{',' * (len(rooms) == 1)})"]

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import archc
+from archc.compile import slots_text_of
+from archc.origin import origin_of
 from archc.runtime.kept_states import each_tensor, state_rows
 from archc.slots import Slots, advance, alone, clear, in_slots, parts, put, taken
 from tests.specs.cases import SMALL, inputs
@@ -165,3 +167,27 @@ def test_packed_sequences_leave_the_state_of_each(name: str) -> None:
         more = {key: x[:, :1] if "t" in asked[key].type.names else x for key, x in each.items()}
         pairs.append((first(layer(**more, state=found)), first(layer(**more, state=own))))
         assert max(float((x - y).abs().max()) for x, y in pairs if x.numel()) < 1e-10
+
+
+LEARNED = """
+model Learned(vocab, d, H, K = 4, V = 4):
+    input tokens in vocab
+    param E[vocab, d]; W_q[d, H, K]; W_v[d, H, V]; W_o[H, V, d]
+    param S_0[H, K, V] = normal(0, 1)
+    q = E[tokens] @ W_q
+    v = E[tokens] @ W_v
+    recurrence S[K, V] = S_0 over H:
+        S[t] = 0.5 * S[t-1] + q @ v.T
+        o    = S[t].T @ q
+    output logits[vocab] = o @ W_o @ E.T
+"""
+
+
+def test_kernels_write_over_states_in_slots() -> None:
+    """A step has no new memory for them, and so a first state is nobody's parameter."""
+    model = archc.parse(LEARNED).module(vocab=8, d=6, H=2)
+    step = "learned_memory_decode(q, v, S"
+    text = slots_text_of(origin_of(model).layer, "triton")
+    assert f"return {step})" in text and f"return {step}, into=" not in text
+    first = in_slots(model).initial_state(1, 8).S
+    assert torch.equal(first[0], model.S_0) and first.data_ptr() != model.S_0.data_ptr()

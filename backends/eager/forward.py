@@ -28,8 +28,8 @@ from archc.dims import T_SEEN, TIME
 from archc.ir import layer as ir
 
 IN_PLACE = (
-    "`state` has a slot for each sequence, of which each is of a length of its own; what an "
-    "attention keeps is written into it in place."
+    "`state` has a slot for each sequence, of which each is of a length of its own; it is written "
+    "over: what attentions keep always, states of recurrences by kernels."
 )
 
 

@@ -19,7 +19,7 @@ from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import BOOL, DATA, INT, KIND_OF, NUMBER, Value
 from archc.backends.expression import Text
 from archc.backends.index import aligned
-from archc.backends.writer import COLUMNS, INDENT, Writer, identifier, quoted
+from archc.backends.writer import COLUMNS, INDENT, Writer, identifier, quoted, rooms_for
 
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
@@ -98,9 +98,7 @@ class RecurrenceFunction:
             with writer.block(f"if {alone}by_steps({tensors}):"):
                 if self.stepping.once is not None:
                     self.stepping.once.call(writer)
-                rooms = [f"{state}.new_empty({state}.shape)" for state in states]
-                into = f"into=({', '.join(rooms)}{',' * (len(rooms) == 1)})"
-                more = [*self.stepping.extra, into]
+                more = [*self.stepping.extra, *rooms_for(states, self.scope.file.slots)]
                 writer.call(f"return {self.stepping.name}(", [*given, *more], ")")
             self.stepping.write_training(writer)
         writer.call(f"return {self.name}(", [*given, *extra], ")")

@@ -110,7 +110,9 @@ def first(parts: Parts, scope: Scope, field: Field, real: str, wide: str) -> str
     if field.kind == "state":
         operand = node.operands[len(node.op.captures) + field.place]
         scope.ask("wide")
-        return carry.initial(scope, operand, field.axes, wide).text
+        made = carry.initial(scope, operand, field.axes, wide).text
+        own = not parts.file.slots or str(made).startswith("torch.zeros(")
+        return f"{made}" if own else f"{made}.clone()"  # a step writes over it
     stream = next(axis.name for axis in field.axes if axis.name in parts.memory.flow)
     count = field.count if field.kind == "past" else None
     lengths = carry.shape(scope, field.axes, stream, count)

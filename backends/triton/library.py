@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from archc.backends.eager.library import Both, Ops
 from archc.backends.triton.op import KernelOp
 from archc.backends.triton.step_op import StepOp
-from archc.backends.writer import COLUMNS, INDENT, Writer, identifier, quoted
+from archc.backends.writer import COLUMNS, INDENT, Writer, identifier, quoted, rooms_for
 
 if TYPE_CHECKING:
     from archc.backends.eager.chunked import ChunkedFunction
@@ -97,12 +97,10 @@ class KernelOps(Ops):
             fits = ", ".join([*owner.real_arguments(), *owner.states.values()])
             with writer.block(f"if by_steps({fits}):"):
                 once.call(writer)
-                states = owner.states.values()
-                rooms = ", ".join(f"{state}.new_empty({state}.shape)" for state in states)
-                into = f"into=({rooms}{',' * (len(states) == 1)})"
                 given = [*(owner.inputs[name] for name in once.inputs), *once.made.extra]
-                one = "[0]" if len(states) + len(owner.results) == 1 else ""
-                writer.call(f"return {once.made.name}(", [*given, into], f"){one}")
+                one = "[0]" if len(owner.states) + len(owner.results) == 1 else ""
+                given += rooms_for(owner.states.values(), self.file.slots)
+                writer.call(f"return {once.made.name}(", given, f"){one}")
         super()._few(writer)
 
 
