@@ -157,7 +157,7 @@ PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
     ("separate", separate),
     ("scales", scaled_queries),
     ("absorb", absorb),
-    ("parts", parts_in_loops),
+    ("factors", parts_in_loops),
     ("gates", in_logs),
     ("chunk", in_chunks),
 )

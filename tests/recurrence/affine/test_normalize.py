@@ -387,7 +387,7 @@ def test_refusals(body: str, reason: str | None) -> None:
 def test_coupled_states_that_read_one_another_are_refused() -> None:
     body = "S[t] = S[t-1] + P[t-1]\nP[t] = diag(a) @ P[t-1] - k @ (S[t-1].T @ k).T"
     (found,) = forms(body, "S[K, V], P[K, V]")
-    assert found.refusal is not None and "read by a sum" in found.refusal.reason
+    assert found.refusal is not None and "element by element" in found.refusal.reason
 
 
 def test_too_many_micro_steps_are_refused() -> None:
