@@ -7,7 +7,7 @@ states become what they are next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import sympy
@@ -145,7 +145,7 @@ class _Kernel:
 
     def _store_each(self) -> Refusal | None:
         """Store one value after the other."""
-        for name, id in self.kernel.stores.items():
+        for name, id in _while_there(self.kernel):
             refused = self._store(name, self.kernel.graph[id])
             if refused is not None:
                 return refused
@@ -331,3 +331,21 @@ class _Kernel:
                 return place
             self._write(buffer, node, Padded(carried[name]), place)
         return None
+
+
+def _while_there(kernel: Kernel) -> Iterator[tuple[str, int]]:
+    """The values that a kernel stores, in order, but each as soon as no product is missing for it:
+    what it is made of need not be held any longer."""
+    graph = kernel.graph
+    here = {node.id for node in made_here(kernel) if _is_product(node)}
+    needs = {id: here & {id, *graph.ancestors(id)} for id in kernel.stores.values()}
+    waiting, done = dict(kernel.stores), set[int]()
+    while waiting:
+        ready = (name for name, id in waiting.items() if needs[id] and needs[id] <= done)
+        name = next(ready, next(iter(waiting)))
+        done |= needs[waiting[name]]
+        yield name, waiting.pop(name)
+
+
+def _is_product(node: Node) -> bool:
+    return isinstance(node.op, ir.Contract) and len(node.operands) == 2
