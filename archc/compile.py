@@ -56,6 +56,7 @@ from archc.schedule.fitting import fitting
 from archc.schedule.forms import Differentiated
 from archc.schedule.gate_sums import with_sums
 from archc.schedule.inner import inner_sums
+from archc.schedule.joint_pairs import with_joint_pairs
 from archc.schedule.outer import with_sums_of_rows, without_outer_sums
 from archc.schedule.partition import partition
 from archc.schedule.prologue import prologues
@@ -202,7 +203,8 @@ def with_gradient(graph: Graph) -> ChunkForm | None:
 def prepared(graph: Graph, heads: Collection[str]) -> Graph:
     """A chunked form as kernels do it best."""
     graph = with_sums_of_rows(without_outer_sums(graph, heads), heads)
-    return with_plain_rows(with_sums(with_sums_of_blocks(graph, heads), heads), heads)
+    graph = with_joint_pairs(with_sums(with_sums_of_blocks(graph, heads), heads))
+    return with_plain_rows(graph, heads)
 
 
 def token_regions(layer: ir.Layer, away: Collection[int] = ()) -> list[RegionKernels | Left]:

@@ -17,6 +17,6 @@ CHUNK_RULES: dict[type, Callable[..., Any]] = {
     **RULES, ir.Result: result, ck.Chunks: chunks, ck.Tokens: tokens, ck.AtLast: at_last,
     ck.Last: last, ck.Move: move, ck.Sums: sums, ck.Scan: scan, ck.Spans: spans,
     ck.SpansGradient: spans_gradient, ck.Inverse: inverse, ck.Conjugate: conjugate,
-    ck.Gram: paired, ck.Mix: paired, ck.GateGradient: paired,
+    ck.Gram: paired, ck.Mix: paired, ck.MixSum: paired, ck.GateShares: paired,
     ck.BlockSums: block_sums,
 }  # fmt: skip

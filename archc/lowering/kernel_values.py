@@ -378,10 +378,6 @@ class KernelValues(Values):
         buffer = self.tensor(self.kernel.loads[node.id], node)
         return self.load(buffer, self.in_memory(node, whole)).tile
 
-    def column(self, node: Node) -> Axis:
-        """The axis of the columns of a matrix that is the first operand of a node."""
-        return self.frame.graph[node.operands[0]].type.axis(node.op.col)
-
     def in_memory(self, node: Node, place: Place) -> dict[str, Index]:
         """A place by the axes of a buffer: what has no stream has a row for each sequence."""
         streams = any(axis.kind == "stream" for axis in node.type.axes)

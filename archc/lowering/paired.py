@@ -7,7 +7,7 @@ dim, so that tiles are small.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import sympy
 
@@ -28,11 +28,20 @@ DIMS, DIMS_OF_A_PART = size("DIMS"), 32
 STRONG_DIMS = size("STRONG_DIMS")
 """The same where gates are strong: what is done for each pair of rows is then the most."""
 
-PAIRED = (ck.Gram, ck.Mix, ck.GateGradient)
+PAIRED = (ck.Gram, ck.Mix, ck.JointPairs)
+
+
+class Lot(NamedTuple):
+    """Pairs with weights of their own: the node that they are a share of, a Mix or a GateGradient,
+    and its operands."""
+
+    node: Node
+    op: ck.Mix | ck.GateGradient
+    operands: tuple[int, ...]
 
 
 def paired(v: KernelValues, node: Node, place: Place) -> Padded | Refusal:
-    """A Gram, a Mix or a GateGradient, and with it others that read the same sums."""
+    """A Gram, or sums over weighed pairs, and with it others that read the same sums."""
     labelled = [name for name in place if place[name].label]
     refused = v.not_whole(node, place, *labelled)
     if refused is not None:
@@ -95,7 +104,7 @@ class _Together:
 
         rows = v.dim(self.row, self.sums.type.axis(self.row))
         col = Dim(nodes[0].op.col.name, rows.length)
-        own = tuple(map(_has_own, nodes))
+        own = tuple(_has_own(node.op) for node in nodes)
         ends = self._ends() if parts else None
         both = counts[0], counts[1]
         products = Products(v.k, rows, col, both, make, own, ends, v.numbers.operand)
@@ -154,16 +163,15 @@ class _Together:
             if isinstance(made, Refusal):
                 return made
             pairs.append(made)
-        decays = self._decays(v.column(nodes[0]).name)
+        decays = self._decays(nodes[0].op.col)
         if isinstance(decays, Refusal):
             return decays
         made = mixes(decays, pairs)
         for node in nodes:
-            gates = isinstance(node.op, ck.GateGradient)
-            v.pairs[node.id] = Padded(made[_name(node)], product=not gates)
+            v.pairs[node.id] = Padded(made[_name(node)], product=True)
         return None
 
-    def _weighed(self, group: Sequence[Node]) -> Weighed | Refusal:
+    def _weighed(self, group: Sequence[Lot]) -> Weighed | Refusal:
         """The rows that one matrix mixes, with that matrix."""
         v, given = self.v, {}
         for side, operand in sorted(_sides(group)):
@@ -171,14 +179,13 @@ class _Together:
             if isinstance(x, Refusal):
                 return x
             given[side] = x
-        col = v.column(group[0]).name
+        col = group[0].op.col
         matrix = v.value(group[0].operands[0])
         if isinstance(matrix, Refusal):
             return matrix
         weights = matrix.wide().ordered(self.row, col).tile
-        names = {_target(node): _name(node) for node in group}
-        own = any(isinstance(n.op, ck.Mix) and _has_own(n) for n in group)
-        return Weighed(weights, given.get("a"), given.get("b"), **names, own=own)
+        names = {_target(lot): _name(lot.node) for lot in group}
+        return Weighed(weights, given.get("a"), given.get("b"), **names)
 
     # --- values ---
 
@@ -217,52 +224,58 @@ class _Together:
         )  # fmt: skip
 
 
-def _groups(nodes: Sequence[Node]) -> list[list[Node]]:
-    """Nodes that share a matrix, and what it mixes."""
-    found: list[list[Node]] = []
-    for node in nodes:
+def _groups(nodes: Sequence[Node]) -> list[list[Lot]]:
+    """Lots that share a matrix, and what it mixes."""
+    found: list[list[Lot]] = []
+    for lot in (lot for node in nodes for lot in _lots(node)):
         for group in found:
-            if _fits(node, group):
-                group.append(node)
+            if _fits(lot, group):
+                group.append(lot)
                 break
         else:
-            found.append([node])
+            found.append([lot])
     return found
 
 
-def _fits(node: Node, group: Sequence[Node]) -> bool:
-    """Whether a node can be made in one go with others."""
-    both = [*group, node]
+def _lots(node: Node) -> list[Lot]:
+    """The pairs of which a node is a sum."""
+    if isinstance(node.op, ck.JointPairs):
+        return [Lot(node, *part) for part in node.op.parts(node.operands)]
+    return [Lot(node, node.op, node.operands)]
+
+
+def _fits(lot: Lot, group: Sequence[Lot]) -> bool:
+    """Whether a lot can be made in one go with others."""
+    both = [*group, lot]
     operands = _sides(both)
     one_each = len({side for side, _ in operands}) == len(operands)
     targets = [_target(each) for each in both]
-    own = {_has_own(each) for each in both if isinstance(each.op, ck.Mix)}
-    same = node.operands[0] == group[0].operands[0]
-    return same and one_each and len({*targets}) == len(targets) and len(own) <= 1
+    same = lot.operands[0] == group[0].operands[0]
+    return same and one_each and len({*targets}) == len(targets)
 
 
-def _sides(group: Sequence[Node]) -> set[tuple[str, int]]:
+def _sides(group: Sequence[Lot]) -> set[tuple[str, int]]:
     """The operands that later rows bring (a), and those that earlier ones do (b)."""
     found: set[tuple[str, int]] = set()
-    for node in group:
-        if isinstance(node.op, ck.GateGradient):
-            found |= {("a", node.operands[1]), ("b", node.operands[2])}
+    for lot in group:
+        if isinstance(lot.op, ck.GateGradient):
+            found |= {("a", lot.operands[1]), ("b", lot.operands[2])}
         else:
-            found |= {("a" if node.op.transpose else "b", node.operands[1])}
+            found |= {("a" if lot.op.transpose else "b", lot.operands[1])}
     return found
 
 
-def _target(node: Node) -> str:
-    """Which of the sums of weighed pairs a node is."""
-    if isinstance(node.op, ck.GateGradient):
-        return "to_gates"
-    return "to_earlier" if node.op.transpose else "to_later"
+def _target(lot: Lot) -> str:
+    """Which of the sums of weighed pairs a lot is a share of."""
+    if isinstance(lot.node.op, ck.GateShares):
+        return "entering" if lot.node.op.entering else "to_gates"
+    return "to_earlier" if isinstance(lot.op, ck.Mix) and lot.op.transpose else "to_later"
 
 
 def _name(node: Node) -> str:
     return f"v{node.id}"
 
 
-def _has_own(node: Node) -> bool:
+def _has_own(op: ck.Gram) -> bool:
     """Whether a row is paired with itself."""
-    return not (node.op.strict or node.op.exclusive)
+    return not (op.strict or op.exclusive)

@@ -17,7 +17,8 @@ between, so that no factor is beyond 1:
         all pairs of blocks of 16 rows         if gates are moderate in these
         for half in 1, 2, 4, ..., C/2:         blocks of 2 half rows, pairs of different halves;
                                                from 16 on if blocks of 16 rows are done
-A pair of a row with itself does not decay, and is added exactly.
+A pair of a row with itself does not decay: Grams add it exactly, Mixes have none
+(`archc/schedule/joint_pairs.py`).
 
 source: blocks with exponents summed from their border: Yang et al., arXiv 2312.06635, sec. 4.3.
 """
@@ -102,9 +103,10 @@ class Weighed:
 
         to_later[i]   = sum over j of weights[i, j] exp(span[i, j]) b[j]                  (Mix)
         to_earlier[j] = sum over i of weights[i, j] exp(span[i, j]) a[i]       (Mix, transposed)
-        to_gates[r]   = sum over pairs around r of a[i] weights[i, j] exp(span[i, j]) b[j]
+        entering[i]   = a[i] to_later[i]
+        to_gates[i]   = entering[i] - b[i] to_earlier[i], as well                  (GateShares)
 
-    Sums of one name are added up; "" is not wanted. `own`: a row is paired with itself too."""
+    Sums of one name are added up; "" is not wanted. No row is paired with itself."""
 
     weights: Tile
     a: Tile | None = None
@@ -112,12 +114,13 @@ class Weighed:
     to_later: str = ""
     to_earlier: str = ""
     to_gates: str = ""
-    own: bool = False
+    entering: str = ""
 
     @property
     def wanted(self) -> tuple[str, ...]:
         """The sums that it has a share of."""
-        return tuple(filter(None, (self.to_later, self.to_earlier, self.to_gates)))
+        every = (self.to_later, self.to_earlier, self.to_gates, self.entering)
+        return tuple(filter(None, every))
 
 
 # --- what is wanted of pairs --------------------------------------------------------------------
@@ -206,16 +209,17 @@ def _added(d: Decays, products: Sequence[tuple[Tile, Tile]]) -> Add:
 
 def mixes(d: Decays, pairs: Sequence[Weighed]) -> dict[str, Tile]:
     """Sums over weighed pairs by name, each [row, dim]: `Weighed` says which. All are made in one
-    pass. source: `Mix` and `GateGradient` of archc/ir/chunk.py.
+    pass. source: `Mix` and `GateShares` of archc/ir/chunk.py.
 
-    Gates between two rows get what the pair adds: it enters at the later row and leaves at the
-    earlier one, in the same digits, and is summed from the last row on."""
-    names = _names(d, pairs)
+    What a pair adds to the gates between its rows enters and leaves in the same digits."""
+    names = [*dict.fromkeys(name for each in pairs for name in each.wanted)]
 
     def at_once(level: Level, given: Sequence[Tile]) -> Tiles:
-        sums = dict(zip(names, given, strict=True))
-        for each in pairs:
-            _add_pairs(d, level, each, sums)
+        sums = dict(zip(names, given, strict=False))
+        for group in _sharing(pairs, later=True):
+            _add_later(d, level, group, sums)
+        for group in _sharing(pairs, later=False):
+            _add_earlier(d, level, group, sums)
         return tuple(sums[name] for name in names)
 
     def halves() -> Add:
@@ -229,28 +233,19 @@ def mixes(d: Decays, pairs: Sequence[Weighed]) -> dict[str, Tile]:
 
         return add
 
-    made = _either(d, at_once, halves, (d.k.full(0.0, d.rows, d.dim),) * len(names))
-    return _finished(d, pairs, made)
+    return dict(zip(names, _either(d, at_once, halves, ()), strict=True))
 
 
-def _names(d: Decays, pairs: Sequence[Weighed]) -> list[str]:
-    """The sums that are made of some pairs; of gates between rows also those of later rows."""
-    names = [*dict.fromkeys(name for each in pairs for name in each.wanted)]
-    kept = [f"{each.to_gates} own" for each in pairs if each.to_gates and d.exclusive]
-    return [*names, *dict.fromkeys(kept)]
-
-
-def _finished(d: Decays, pairs: Sequence[Weighed], made: Sequence[Tile]) -> dict[str, Tile]:
-    """Sums with what rows are to themselves, and those of gates from the last row on."""
-    found = dict(zip(_names(d, pairs), made, strict=True))
+def _sharing(pairs: Sequence[Weighed], later: bool) -> list[list[Weighed]]:
+    """Pairs whose products are added up: of the same later (earlier) rows, for the same sums."""
+    found: dict[tuple[object, ...], list[Weighed]] = {}
     for each in pairs:
-        if each.own:
-            _add_own(d, each, found)
-    for name in dict.fromkeys(each.to_gates for each in pairs if each.to_gates):
-        found[name] = found[name].scan("sum", d.row, reverse=True)
-        if d.exclusive:
-            found[name] = found[name] - found.pop(f"{name} own")
-    return found
+        x, wanted = (each.a, each.to_later) if later else (each.b, each.to_earlier)
+        gates = (each.to_gates, each.entering if later else "")
+        if wanted or any(gates):
+            key = (x.value if x is not None else None, wanted, *gates)
+            found.setdefault(key, []).append(each)
+    return [*found.values()]
 
 
 # --- levels of the tree -------------------------------------------------------------------------
@@ -387,37 +382,49 @@ def _near(d: Decays, x: Tile, factor: Tile) -> Tile:
     return (x * factor).hinted("near").to(d.operand)
 
 
-def _add_pairs(d: Decays, level: Level, each: Weighed, sums: dict[str, Tile]) -> None:
-    """Add the pairs of a level to the sums."""
-    names, i = {d.row: d.col}, d.k.iota(d.row, d.rows.length)
-    pairs = i > i.along(**names) if level.pairs is None else level.pairs
-    weights = d.k.where(pairs, each.weights, 0.0).hinted("weights").to(d.operand)
-    shares: list[Tile] = []
-    if each.b is not None and (each.to_later or each.to_gates):
-        b = _near(d, each.b, level.right)
-        seen = weights.dot(b.along(**names), precision=d.precision).hinted("seen")
-        if each.to_later:
-            _add(sums, each.to_later, seen * level.left, "to_later")
-        if each.to_gates and each.a is not None:
-            shares.append(_near(d, each.a, level.left).to("f32") * seen)
-    if each.a is not None and (each.to_earlier or each.to_gates):
+def _add_later(d: Decays, level: Level, group: Sequence[Weighed], sums: dict[str, Tile]) -> None:
+    """Add what later rows have of the pairs of a level."""
+    seen, first = None, group[0]
+    for each in group:
+        assert each.b is not None, "later rows have something of earlier ones"
+        b = _near(d, each.b, level.right).along(**{d.row: d.col})
+        seen = _weights(d, level, each).dot(b, seen, precision=d.precision).hinted("seen")
+    assert seen is not None
+    if first.to_later:
+        _add(sums, first.to_later, seen * level.left, "to_later")
+    if first.a is not None and (first.to_gates or first.entering):
+        share = _near(d, first.a, level.left).to("f32") * seen
+        _add(sums, first.to_gates, share, "to_gates")
+        _add(sums, first.entering, share, "entering")
+
+
+def _add_earlier(d: Decays, level: Level, group: Sequence[Weighed], sums: dict[str, Tile]) -> None:
+    """Add what earlier rows have of the pairs of a level."""
+    product, first = None, group[0]
+    for each in group:
+        assert each.a is not None, "earlier rows have something of later ones"
         a = _near(d, each.a, level.left)
-        seen = weights.dot(a, precision=d.precision).hinted("seen").along(**{d.col: d.row})
-        if each.to_earlier:
-            _add(sums, each.to_earlier, seen * level.right, "to_earlier")
-        if each.to_gates and each.b is not None:
-            shares.append(_near(d, each.b, level.right).to("f32") * seen)
-    if each.to_gates:
-        into, out_of = shares
-        _add(sums, each.to_gates, into, "to_gates")
-        sums[each.to_gates] = (sums[each.to_gates] - out_of).hinted("to_gates")
-        if d.exclusive:
-            sums[f"{each.to_gates} own"] = sums[f"{each.to_gates} own"] + into
+        product = _weights(d, level, each).dot(a, product, precision=d.precision).hinted("seen")
+    assert product is not None
+    seen = product.along(**{d.col: d.row})
+    if first.to_earlier:
+        _add(sums, first.to_earlier, seen * level.right, "to_earlier")
+    if first.b is not None and first.to_gates:
+        share = _near(d, first.b, level.right).to("f32") * seen
+        _add(sums, first.to_gates, -share, "to_gates")
+
+
+def _weights(d: Decays, level: Level, each: Weighed) -> Tile:
+    """The weights of the pairs of a level, in the dtype of products."""
+    i = d.k.iota(d.row, d.rows.length)
+    pairs = i > i.along(**{d.row: d.col}) if level.pairs is None else level.pairs
+    return d.k.where(pairs, each.weights, 0.0).hinted("weights").to(d.operand)
 
 
 def _add(sums: dict[str, Tile], name: str, share: Tile, label: str) -> None:
-    """Add something to the sum of that name, for readers under a `label`."""
-    sums[name] = (sums[name] + share).hinted(label)
+    """Add something to the sum of that name, if it is wanted, for readers under a `label`."""
+    if name:
+        sums[name] = (sums[name] + share if name in sums else share).hinted(label)
 
 
 def _both_ways(d: Decays, each: Weighed) -> Tile:
@@ -445,23 +452,7 @@ def _add_halves(d: Decays, level: Level, each: Weighed, both: Tile, sums: dict[s
             both_ways = (seen * decay, 0.0) if of_later else (0.0, seen * decay)
             label = "to_later" if of_later else "to_earlier"
             _add(sums, name, k.where(level.later, *both_ways), label)
-    if each.to_gates:
+    if each.to_gates or each.entering:
         share = near.to("f32") * seen
         _add(sums, each.to_gates, k.where(level.later, share, -share), "to_gates")
-        if d.exclusive:
-            own = f"{each.to_gates} own"
-            sums[own] = sums[own] + k.where(level.later, share, 0.0)
-
-
-# --- pairs of a row with itself -----------------------------------------------------------------
-
-
-def _add_own(d: Decays, each: Weighed, sums: dict[str, Tile]) -> None:
-    """Add what rows are to themselves; no gate is between them."""
-    i = d.k.iota(d.row, d.rows.length)
-    diagonal = i.equals(i.along(**{d.row: d.col}))
-    own = d.k.where(diagonal, each.weights, 0.0).sum(d.col).hinted("own")
-    if each.to_later and each.b is not None:
-        _add(sums, each.to_later, own * each.b, "to_later")
-    if each.to_earlier and each.a is not None:
-        _add(sums, each.to_earlier, own * each.a, "to_earlier")
+        _add(sums, each.entering, k.where(level.later, share, 0.0), "entering")

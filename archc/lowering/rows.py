@@ -109,7 +109,8 @@ def _is_product(v: Values, id: int) -> bool:
         node = graph[stack.pop()]
         if v.is_loaded(node.id):
             continue
-        if isinstance(node.op, ir.Contract) and len(node.operands) == 2:
+        contract = isinstance(node.op, ir.Contract) and len(node.operands) == 2
+        if contract or isinstance(node.op, ck.Mix | ck.JointPairs):
             return True
         stack += node.operands
     return False

@@ -25,7 +25,7 @@ from archc.ir.kernel import Kernel, Kernels
 from archc.ir.sizes import evaluate
 from archc.schedule.devices import LAUNCH, Device
 from archc.schedule.memory import OnChip, of_steps, on_chip, walks_tokens
-from archc.schedule.operands import PAIRED, is_product
+from archc.schedule.operands import PAIRED, is_product, matrices
 from archc.schedule.program import Key, Program, Setting, Step
 
 AGAIN = 10.0
@@ -228,10 +228,11 @@ def _paired(program: Program, step: Step) -> tuple[float, float, float]:
     dims = program.elements(gates.type.axes) // rows
     each = float(_levels(rows) * rows * dims)
     alike = [s for s in program.steps.values() if _is_paired(s, step.operands[-1])]
-    mixed = [s for s in alike if not isinstance(s.node.op, ck.Gram)]
-    mixed = [s for s in mixed if s.operands[0] == step.operands[0]]
-    own = isinstance(node.op, ck.Gram) or step is mixed[0]
-    return 2.0 * own * rows * each, 4 * each, each * (step is alike[0])
+    before = [s for s in alike[: alike.index(step)] if not isinstance(s.node.op, ck.Gram)]
+    made = {matrix for s in before for matrix in matrices(s.node)}
+    own = 1 if isinstance(node.op, ck.Gram) else len({*matrices(node)} - made)
+    lots = len(node.op.terms) if isinstance(node.op, ck.JointPairs) else 1
+    return 2.0 * own * rows * each, 4 * lots * each, each * (step is alike[0])
 
 
 def _is_paired(step: Step, gates: Key) -> bool:
@@ -261,8 +262,8 @@ def _conjugate(program: Program, step: Step) -> tuple[float, float, float]:
 
 
 PIECES = {
-    ck.Gram: _paired, ck.Mix: _paired, ck.GateGradient: _paired, ck.Inverse: _inverse,
-    ck.Conjugate: _conjugate,
+    ck.Gram: _paired, ck.Mix: _paired, ck.MixSum: _paired, ck.GateShares: _paired,
+    ck.Inverse: _inverse, ck.Conjugate: _conjugate,
 }  # fmt: skip
 """Ops that are made of products: level by level of the tree of the rows, or turn by turn."""
 

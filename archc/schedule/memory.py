@@ -23,7 +23,7 @@ from archc.lowering.steps import Stepping, stepping
 from archc.lowering.values import Refusal
 from archc.schedule.devices import REFERENCE, Budget
 from archc.schedule.levels import is_renamed
-from archc.schedule.operands import PAIRED, is_product, summed, tile_of_rows
+from archc.schedule.operands import PAIRED, is_product, matrices, summed, tile_of_rows
 from archc.schedule.program import OUTER, STATE, WIDE, Key, Program, Setting, Step
 from archc.tile.language import Dot, statements
 from archc.tile.resources import Launch
@@ -381,7 +381,8 @@ class Tiles:
         alike = self._alike(step)
         grams = sum(isinstance(s.node.op, ck.Gram) for s in alike)
         dims = min(dims, program.kernel.most) if grams == len(alike) else dims
-        mixes = len({s.operands[0] for s in alike if not isinstance(s.node.op, ck.Gram)})
+        mixed = (s.node for s in alike if not isinstance(s.node.op, ck.Gram))
+        mixes = len({matrix for node in mixed for matrix in matrices(node)})
         exact = 2 if self._is_exact else 1
         area = grams * 2 * rows * dims + mixes * (rows * rows + rows * dims)
         return exact * self.setting.data * area

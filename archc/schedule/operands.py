@@ -10,8 +10,15 @@ from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.schedule.program import Program, Step
 
-PAIRED = (ck.Gram, ck.Mix, ck.GateGradient)
+PAIRED = (ck.Gram, ck.Mix, ck.GateGradient, ck.JointPairs)
 """Ops on pairs of rows, which are made in products of their own."""
+
+
+def matrices(node: Node) -> list[int]:
+    """What weighs the pairs of rows of an op, other than a Gram."""
+    if isinstance(node.op, ck.JointPairs):
+        return [own[0] for _, own in node.op.parts(node.operands)]
+    return [node.operands[0]]
 
 
 def tile_of_rows(program: Program, step: Step) -> tuple[int, int]:

@@ -17,12 +17,13 @@ from archc.ir.kernel import NARROW, SUMMED, WIDE
 from archc.ir.value_names import is_saved
 from archc.schedule.axes import counts_chunks, own_dims
 from archc.schedule.levels import PAIRED, Levels
+from archc.schedule.operands import matrices
 from archc.schedule.quotients import exact_products, exact_states
 
 LINEAR = ("add", "sub", "neg", "mul")
 """Functions whose results are rounded no better than what they are made of."""
 
-GATES = (ck.Sums, ck.SpansGradient, ck.GateGradient, ck.Scan, ck.BlockSums)
+GATES = (ck.Sums, ck.SpansGradient, ck.GateGradient, ck.GateShares, ck.Scan, ck.BlockSums)
 """Ops that gradients of gates are made by, and of no other gradient: sums of parts that cancel."""
 
 
@@ -74,7 +75,7 @@ class Widths:
                 return self._is_matrix(graph[id])
             return renamed and self._only_in_products(graph, user.id)
         if isinstance(op, PAIRED) and not isinstance(op, ck.Gram):
-            return user.operands[0] == id and user.operands.count(id) == 1
+            return matrices(user).count(id) == user.operands.count(id)
         if isinstance(op, ir.Recurrence | ck.Conjugate):
             inside = _inside(user, id)
             return inside is not None and all(self._only_in_products(op.body, i) for i in inside)

@@ -5,14 +5,15 @@ Most become a call of a function of `archc/runtime/chunks.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from archc.backends.eager.chunk_rows import Rows, applied, decays, gradients, settled, tensor
 from archc.backends.eager.elementwise import laid_out
 from archc.backends.eager.region import ends_with
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, Value
-from archc.backends.expression import ATOM, Text, call
+from archc.backends.expression import ADD, ATOM, MUL, Text, binary, call
 from archc.backends.index import aligned, permuted
 
 from archc.ir import chunk as ck
@@ -340,6 +341,41 @@ def mix(scope: Scope, node: Node) -> Value:
     return settled(scope, node, rows.apart(text), [*outer, op.row, *inner])
 
 
+def mix_sum(scope: Scope, node: Node) -> Value:
+    """`decayed_mix(A, b, decays) + decayed_mix(B, c, decays)`."""
+    parts = node.op.parts(node.operands)
+    return _total(scope, node, [(op, own, None) for op, own in parts])
+
+
+def gate_shares(scope: Scope, node: Node) -> Value:
+    """`a * decayed_mix(A, b, decays) - b * decayed_mix(A, a, decays, transpose=True)`."""
+    lots: list[Lot] = []
+    for op, (d, a, b, g) in node.op.parts(node.operands):
+        mixed = ck.Mix(op.row, op.col, True, op.exclusive, anchor=op.anchor)
+        lots.append((mixed, (d, b, g), a))
+        if not node.op.entering:
+            lots.append((replace(mixed, transpose=True), (d, a, g), b))
+    return _total(scope, node, lots)
+
+
+Lot = tuple[ck.Mix, tuple[int, ...], int | None]
+"""A Mix, its operands, and what it is multiplied with."""
+
+
+def _total(scope: Scope, node: Node, lots: Sequence[Lot]) -> Value:
+    """The sum of some Mix times values; of a transposed one times a value its negative."""
+    layout, total = scope.node_layout(node), Text("")
+    for op, operands, factor in lots:
+        made = mix(scope, replace(node, op=op, operands=operands))
+        term = aligned(made.text, made.layout, layout)
+        if factor is not None:
+            x = tensor(scope, factor)
+            term = binary("*", MUL, aligned(x.text, x.layout, layout), term)
+        sign = "-" if factor is not None and op.transpose else "+"
+        total = binary(sign, ADD, total, term) if total.text else term
+    return settled(scope, node, total, layout)
+
+
 def gate_gradient(scope: Scope, node: Node) -> Value:
     """The last of the results of `decayed_gram_gradients(d, a, b, decays)`."""
     return gradients(scope, node, node.id, 2)
@@ -379,6 +415,8 @@ CHUNK_EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
     ck.Gram: gram,
     ck.Mix: mix,
     ck.GateGradient: gate_gradient,
+    ck.MixSum: mix_sum,
+    ck.GateShares: gate_shares,
     ck.Inverse: inverse,
     ck.Detach: detach,
 }

@@ -136,8 +136,9 @@ def scores_gradient(exclusive: bool = False, from_memory: bool = True) -> Progra
         dim = channels(index)
         b_q, b_k = p.tokens(q, dim).named("b_q"), p.tokens(key, dim).named("b_k")
         d = _decays(p, sums, dim, exclusive, from_memory)
-        first = Weighed(b_scores, b_q, b_k, "d_q", "d_k", "d_gates", not exclusive)
-        return d, (first, Weighed(b_A, -b_beta * b_k, b_k, "d_rows", "d_k", "d_gates"))
+        enter = "entering" if exclusive else ""
+        first = Weighed(b_scores, b_q, b_k, "d_q", "d_k", "d_gates", enter)
+        return d, (first, Weighed(b_A, -b_beta * b_k, b_k, "d_rows", "d_k", "d_gates", enter))
 
     def store(index: Tile, made: dict[str, Tile]) -> None:
         dim = channels(index)
@@ -146,8 +147,24 @@ def scores_gradient(exclusive: bool = False, from_memory: bool = True) -> Progra
 
     parts = ceil_div(K, s["BLOCK"])
     with k.loop(0, parts, index="part") as turn:
-        store(turn.index, mixes(*part(turn.index)))
+        dim = channels(turn.index)
+        rows = (p.tokens(q, dim), p.tokens(key, dim))
+        store(turn.index, _finished(p, b_scores, rows, mixes(*part(turn.index))))
     return k.done()
+
+
+def _finished(
+    p: Place, weights: Tile, rows: tuple[Tile, Tile], made: dict[str, Tile]
+) -> dict[str, Tile]:
+    """With what rows are to themselves, unless they decay by the gates between them alone, and
+    gates summed from the last row on."""
+    gates = made.pop("d_gates").scan("sum", "i", reverse=True)
+    if "entering" in made:
+        return {**made, "d_gates": gates - made.pop("entering")}
+    own = p.k.where(p.i.equals(p.i.along(i="j")), weights, 0.0).sum("j")
+    b_q, b_k = rows
+    d_q, d_k = made["d_q"] + own * b_k, made["d_k"] + own * b_q
+    return {**made, "d_q": d_q, "d_k": d_k, "d_gates": gates}
 
 
 def solve_tril() -> Program:

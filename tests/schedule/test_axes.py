@@ -42,6 +42,8 @@ OPS: list[tuple[object, tuple[str, ...]]] = [
     (ck.Gram(("K",), "i", J), ("batch i K", "batch i K", "batch i K")),
     (ck.Mix("i", "i'"), ("batch i i'", "batch i K", "batch i K")),
     (ck.GateGradient("i", "i'"), ("batch i i'", "batch i K", "batch i K", "batch i K")),
+    (ck.MixSum((ck.Mix("i", "i'"),) * 2), ("batch i i'", "batch i K") * 2 + ("batch i K",)),
+    (ck.GateShares((ck.GateGradient("i", "i'"),)), ("batch i i'", *("batch i K",) * 3)),
     (ck.Inverse("i", "i'"), ("batch i i'",)),
     (ir.Elementwise("mul"), ("batch i K", "K")),
     (ir.Reduce("max", ("i",)), ("batch i K",)),

@@ -57,13 +57,12 @@ def test_two_steps_a_token_are_too_much_for_a_long_chunk() -> None:
 
 
 def test_what_is_made_for_several_products_stays() -> None:
-    """Triton refused this one on a GPU: 262,144 bytes needed, of 232,448. The rows of two steps a
-    token are 64, which products read from shared memory, and one matrix of them is multiplied from
-    both sides."""
+    """Compiled for sm_90 this one takes 196,608 bytes. The rows of two steps a token are 64, which
+    products read from shared memory, and one matrix of them is multiplied from both sides."""
     own = str(OWN["two_deltas"])
     needed = largest(own, 32, 128, "float32")
-    assert 262_144 <= needed < 1.2 * 262_144
-    assert chunk_for(cut(own), {**SIZES, "K": 128, "V": 128}, "float32") == 16
+    assert 196_608 <= needed < 1.2 * 196_608
+    assert chunk_for(cut(own), {**SIZES, "K": 128, "V": 128}, "float32") == 32
 
 
 @pytest.mark.parametrize("spec", ["kda", "gla", "linear_attention"])
@@ -115,16 +114,16 @@ def test_numbers_that_are_not_real_are_as_wide_as_torch_has_them() -> None:
 
 
 def test_pairs_of_rows_are_made_all_at_once() -> None:
-    """In the gradient: of two inputs, sums, and a matrix of pairs; three results; and at a level
-    three tiles more, and the matrix both ways. Compiled for sm_90, it takes every register and 72
-    bytes of stack; the walk takes 62 registers of 255."""
+    """In the gradient: of two inputs, sums, what is added to gates, and a matrix of pairs; three
+    results; and at a level three tiles more, and the matrix both ways. Compiled for sm_90, it takes
+    242 registers of 255; the walk takes 62."""
     (_, plan) = cut("gla")
     sizes = {**SIZES, "K": 64, "V": 64, "chunk": 64}
     setting = Setting(sizes, "bfloat16", widths(plan, "bfloat16"))
     kernels = {each.name: each for each in plan.kernels}
     pairs, walk = kernels["memory_intra_chunk_scores"], kernels["memory_inter_chunk_scan"]
     tile, matrix = 64 * 32 * 4, 64 * 64 * 4
-    assert on_chip(Program(pairs, setting)).registers == (3 + 3 + 3) * tile + 2 * matrix
+    assert on_chip(Program(pairs, setting)).registers == (4 + 3 + 3) * tile + 2 * matrix
     assert spills(pairs, setting) is not None and spills(walk, setting) is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import sympy
@@ -159,6 +160,21 @@ def test_products(switches: tuple[bool, bool]) -> None:
     agrees(s.outputs(gram=gram, mix=mix, back=back, gate=gate), chunk=5)
     agrees(s.outputs(back=back, gate=gate), chunk=5)
     agrees(s.outputs(mix=mix, back=back), chunk=5)
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_sums_of_products(exclusive: bool) -> None:
+    s = Sketch()
+    g = cut(s, s.fn("neg", s.fn("abs", s.input("g", "batch t H K"))))
+    a, b = cut(s, s.input("a", "batch t H K")), cut(s, s.input("b", "batch t H K"))
+    gram = ck.Gram(("K",), "i", COL, True, exclusive)
+    one, two = (s.add(gram, *rows, g) for rows in ((a, b), (b, a)))
+    mix = ck.Mix("i", "j", True, exclusive)
+    gate = ck.GateGradient("i", "j", True, exclusive)
+    mixed = s.add(ck.MixSum((mix, replace(mix, transpose=True))), one, b, two, a, g)
+    lots = (one, a, b, two, b, a, g)
+    shares, entering = (s.add(ck.GateShares((gate, gate), x), *lots) for x in (False, True))
+    agrees(s.outputs(mixed=mixed, shares=shares, entering=entering), chunk=5)
 
 
 def test_products_over_two_dims_and_of_shared_gates() -> None:
