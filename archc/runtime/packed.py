@@ -46,8 +46,9 @@ def sequence_bounds(layer: str, cu_seqlens: Tensor, x: Tensor) -> list[int]:
 
 def rows_beside(cu_seqlens: Tensor | None, x: Tensor) -> int:
     """How many rows there are of what each sequence has one of, beside tokens x [B, T, ...]."""
-    packed = isinstance(cu_seqlens, Tensor) and cu_seqlens.dim() == 1
-    return len(cu_seqlens) - 1 if packed else x.shape[0]
+    if isinstance(cu_seqlens, Tensor) and cu_seqlens.dim() == 1:
+        return len(cu_seqlens) - 1
+    return x.shape[0]
 
 
 def run_packed(
