@@ -70,6 +70,7 @@ def several(scope: Scope, node: tree.Call, count: int) -> list[Tensor]:
             f"`{target.decl.name}`: {', '.join(made)}",
             node.span,
             others=[(target.decl.header, "declared here")],
+            helps=[f"name each output once: `{', '.join(made)} = {target.decl.name}(...)(...)`"],
         )
     return [*made.values()]
 

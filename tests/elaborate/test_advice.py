@@ -34,7 +34,7 @@ CASES = {
     "as many parts as a dim may have": (
         ["e, f, l = x by 3", "output y = e + f + l"], "E0214", "e, f, l = x by 3",
         "declare the dim as 3"),
-    "several outputs": (["a, b = A(d)(x)", "output x"], "E0214", "a, b = A(d)(x)", "one value"),
+    "several outputs": (["a, b = A(d)(x)", "output x"], "E0214", "A(d)(x)", "each output once"),
     "not applied": (["output y = A(d)"], "E0207", "A(d)", None),
     "a text": (['z = "a"', "output y = z"], "E0207", "z", None),
     "nothing carried": (["repeat 2 as l:", "    z = x", "output z"], "E0217", None, "`x`"),
