@@ -93,5 +93,5 @@ def test_a_carried_name_that_is_given_twice_is_told_once(order: int) -> None:
     both = ["h = tanh(h * w)", loop][::order]
     with pytest.raises(ArchError) as refused:
         archc.parse(LOOPS.format("\n        ".join(both)))
-    assert [each.code for each in refused.value.diagnostics] == ["E0210"]
-    assert "`h` is declared twice" in str(refused.value)
+    assert [each.code for each in refused.value.diagnostics] == ["E0227"]
+    assert "`h` is read below the line that gives it a new value" in str(refused.value)

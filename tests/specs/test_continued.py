@@ -146,5 +146,7 @@ def test_a_token_sees_no_later_one(name: str) -> None:
     for key in changed.keys() - OTHER_STREAMS:
         changed[key][:, -1] = changed[key][:, -1].flip(0)
     before, after = first(layer(**values)), first(layer(**changed))
-    assert torch.equal(before[:, :-1], after[:, :-1])
-    assert not torch.equal(before[:, -1], after[:, -1])
+    # tokens are multiplied together where a token goes to the same expert: on some processors their
+    # last bits depend on how many there are
+    assert difference(after[:, :-1], before[:, :-1]) < 1e-13
+    assert difference(after[:, -1], before[:, -1]) > 1e-3
