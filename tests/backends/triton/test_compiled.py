@@ -66,6 +66,8 @@ def test_launches_are_written_down() -> None:
     assert len(distinct([*found, *found])) == len(found)
     wider = launches_of(usual("linear_attention_simple", 16, "float32"))
     assert {each.key for each in found}.isdisjoint(each.key for each in wider)
+    again = launches_of.__wrapped__(case)
+    assert [each.key for each in again] == [each.key for each in found]
 
 
 def test_what_does_not_fit_is_told() -> None:
