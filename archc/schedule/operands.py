@@ -15,7 +15,7 @@ PAIRED = (ck.Gram, ck.Mix, ck.GateGradient, ck.JointPairs)
 
 
 def matrices(node: Node) -> list[int]:
-    """What weighs the pairs of rows of an op, other than a Gram."""
+    """The matrices that weigh the pairs of rows of an op, other than a Gram."""
     if isinstance(node.op, ck.JointPairs):
         return [own[0] for _, own in node.op.parts(node.operands)]
     return [node.operands[0]]

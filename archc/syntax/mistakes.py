@@ -40,7 +40,7 @@ DOCUMENTED = {
     "STRING": 'a docstring has three quotes: `"""..."""`',
     "DOC": "a docstring is the first line of its layer",
 }
-"""What a line that is a text alone lacks."""
+"""The rule of docstrings that a line breaks which is a text alone, by its token."""
 
 
 def masked(text: str) -> str:

@@ -92,8 +92,8 @@ class MixSum(JointPairs):
 
 @dataclass(frozen=True)
 class GateShares(JointPairs):
-    """What pairs add to the gates between their rows: what enters at the later row of a pair, less
-    what leaves at the earlier one; operands dA, a, b of each lot, and g.
+    """The shares of pairs in the gates between their rows: the sum that enters at the later row of
+    a pair, less the sum that leaves at the earlier one; operands dA, a, b of each lot, and g.
 
         shares[r] = sum over j < r of P[r, j] - sum over i > r of P[i, r]
         P[i, j] = a[i] dA[i, j] exp(span[i, j]) b[j]
