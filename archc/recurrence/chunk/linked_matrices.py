@@ -66,10 +66,7 @@ class LinkedForm(MatrixForm):
         terms: Sequence[TokenLink],
         initial: Sequence[int],
     ) -> None:
-        self.frame, self.keys = frame, tuple(keys)
-        self.states, self.initial = tuple(states), tuple(initial)
-        self.key_names, self.steps_axis = tuple(axis.name for axis in keys), None
-        self.known, self.key_gate, self.value_gate = {}, None, None
+        self._begin(frame, keys, states, initial)
         self.order = in_turn(blocks)
         self.blocks = [[self._cut(id, int(p == q)) for q, id in enumerate(row)]
                        for p, row in enumerate(blocks)]  # fmt: skip
@@ -78,6 +75,19 @@ class LinkedForm(MatrixForm):
         self.left = [self._left(slot) for slot in self.slots]
         self.grams = {}
         self._carry()
+
+    def _begin(
+        self,
+        frame: Frame,
+        keys: Sequence[Axis],
+        states: Sequence[ir.State],
+        initial: Sequence[int],
+    ) -> None:
+        """The fields of matrices with one step a token, which share no gate."""
+        self.frame, self.keys = frame, tuple(keys)
+        self.states, self.initial = tuple(states), tuple(initial)
+        self.key_names, self.steps_axis = tuple(axis.name for axis in keys), None
+        self.known, self.key_gate, self.value_gate = {}, None, None
 
     def _cut(self, id: int | None, fill: int) -> int | None:
         """A number in chunks; tokens that fill the last one leave the states as they are."""

@@ -51,10 +51,7 @@ class TurnedForm(LinkedForm):
         terms: Sequence[TokenLink],
         initial: Sequence[int],
     ) -> None:
-        self.frame, self.keys = frame, tuple(keys)
-        self.states, self.initial = tuple(states), tuple(initial)
-        self.key_names, self.steps_axis = tuple(axis.name for axis in keys), None
-        self.known, self.key_gate, self.value_gate = {}, None, None
+        self._begin(frame, keys, states, initial)
         self.gates = [None if gate is None else frame.cut(gate) for gate in gates]
         self.angle = None if angle is None else frame.cut(angle)
         self.slots = [self._turned_slot(term) for term in terms]
