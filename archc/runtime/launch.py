@@ -25,7 +25,7 @@ def launch_kernel(
     if not flat or torch.compiler.is_compiling():
         kernel[(programs,)](*given, *counts, **staged(fixed, options), **options)
         return None
-    device = given[0].device
+    device = next(x.device for x in given if isinstance(x, torch.Tensor))
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
             launch_kernel(kernel, programs, given, counts, fixed, options)

@@ -1,0 +1,45 @@
+"""The launch of a kernel whose machine code is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import triton
+from triton import language as tl
+
+from archc.runtime import launch
+
+
+def body(table, out, n, SIZE: tl.constexpr):
+    """A kernel that is never run here."""
+
+
+class Code:
+    """Machine code that only counts its launches."""
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[int, tuple[Any, ...]]] = []
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Any:
+        return lambda *given: self.launched.append((grid[0], given))
+
+
+def test_a_table_that_is_not_given_may_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Borders of packed sequences are the first argument of a region's kernel, and optional."""
+    made: list[Code] = []
+
+    def compiled(*_: Any) -> Code:
+        made.append(Code())
+        return made[-1]
+
+    monkeypatch.setattr(launch, "code_that_fits", compiled)
+    kernel: Any = triton.JITFunction(body)
+    out, table = torch.zeros(4), torch.zeros(2, dtype=torch.int32)
+    for _ in range(2):
+        launch.launch_kernel(kernel, 3, [None, out], [5], {"SIZE": 4}, {"num_warps": 1})
+    launch.launch_kernel(kernel, 3, [table, out], [5], {"SIZE": 4}, {"num_warps": 1})
+    plain, packed = made  # one machine code each
+    assert plain.launched == [(3, (None, out, 5, 4))] * 2
+    assert packed.launched == [(3, (table, out, 5, 4))]
