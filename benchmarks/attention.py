@@ -1,15 +1,17 @@
-"""Attentions whose score is not plain, memories alone, on one GPU: milliseconds forward and with
-gradients beside FlexAttention and fla, and how far values and gradients are from float64.
+"""Attentions, memories alone, on one GPU: milliseconds forward and with gradients beside torch's,
+FlexAttention and fla, and how far values and gradients are from float64.
 
     python -m benchmarks.attention -o benchmarks/results/attention.json                # every row
     python -m benchmarks.attention alibi fox -T 4096 -o ... --commit H                 # some
     python -m benchmarks.attention alibi -o ... --tune                                 # blocks
 
-q, k, v are [2, T, 32, 128] in bfloat16. A row is written as it comes.
+q, k, v are [2, T, 32, 128] in bfloat16; `grouped`: of 8 heads k and v, `cross`: of 1,024 tokens. A
+row is written as it comes. fla's autotuners take minutes: `--share I N` compiles a share of them.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -22,11 +24,13 @@ import triton
 from archc.backends.load import load as loaded
 from archc.backends.writer import snake
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 import archc
 from archc.bench.clock import peak
 from archc.compile import text_of
-from benchmarks.rows import Record, arguments, timed
+from benchmarks.rows import Record, arguments, prepare_fla, timed, with_fla
 
 B, H, D = 2, 32, 128
 CAP, WINDOW = 30.0, 512
@@ -34,15 +38,18 @@ CAP, WINDOW = 30.0, 512
 
 @dataclass(frozen=True)
 class Row:
-    """One attention: its spec, what its function is given behind q, k and v, and its peer;
-    `checked` tokens are held against float64."""
+    """One attention: its spec, what its function is given behind q, k and v, and its peers, of
+    which the fastest counts. `checked` tokens are held against float64; `others`: so many tokens
+    of another sequence are read."""
 
     spec: str
     given: Callable[[int], list[Any]]
     numbers: Mapping[str, float]
     learned: int
-    peer: Callable[[int], Callable[..., Tensor]]
+    peers: tuple[Callable[[int], Callable[..., Tensor]], ...]
     checked: int = 512
+    groups: int = H
+    others: int = 0
 
 
 def no_more(tokens: int) -> list[Any]:
@@ -71,6 +78,24 @@ def matrices(tokens: int) -> list[Any]:
 def gated_matrices(tokens: int) -> list[Any]:
     """The same, and the log of a gate."""
     return [*matrices(tokens), *gates(tokens)]
+
+
+def by_backend(backend: SDPBackend, causal: bool, tokens: int) -> Callable[..., Tensor]:
+    """torch's attention by one of its backends."""
+
+    def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads = (x.transpose(1, 2) for x in (q, k, v))
+        with sdpa_kernel(backend):
+            made = scaled_dot_product_attention(*heads, is_causal=causal, enable_gqa=True)
+        return made.transpose(1, 2)
+
+    return call
+
+
+def by_torch(causal: bool) -> tuple[Callable[[int], Callable[..., Tensor]], ...]:
+    """torch's attention by each backend that may be the fastest."""
+    backends = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
+    return tuple(partial(by_backend, backend, causal) for backend in backends)
 
 
 def turning(tokens: int) -> Callable[..., Tensor]:
@@ -151,13 +176,16 @@ BIASED = """layer Biased(H, K, W = 256):
 """
 
 ROWS = {
-    "capped": Row("capped_attention", no_more, {"cap": CAP}, 3, capped),
-    "alibi": Row("alibi", slopes, {}, 3, sloped),
-    "window": Row("window_attention", sinks, {"w": WINDOW}, 3, windowed),
-    "biased": Row(BIASED, biases, {}, 4, biased),
-    "fox": Row("fox", gates, {}, 4, forgetting),
-    "path": Row("path", matrices, {}, 5, turning, 130),
-    "path_fox": Row("path_fox", gated_matrices, {}, 6, turning, 130),
+    "softmax": Row("attention", no_more, {}, 3, by_torch(True)),
+    "grouped": Row("attention", no_more, {}, 3, by_torch(True), groups=8),
+    "cross": Row("cross_attention", no_more, {}, 3, by_torch(False), others=1024),
+    "capped": Row("capped_attention", no_more, {"cap": CAP}, 3, (capped,)),
+    "alibi": Row("alibi", slopes, {}, 3, (sloped,)),
+    "window": Row("window_attention", sinks, {"w": WINDOW}, 3, (windowed,)),
+    "biased": Row(BIASED, biases, {}, 4, (biased,)),
+    "fox": Row("fox", gates, {}, 4, (forgetting,)),
+    "path": Row("path", matrices, {}, 5, (turning,), 130),
+    "path_fox": Row("path_fox", gated_matrices, {}, 6, (turning,), 130),
 }
 
 
@@ -171,18 +199,20 @@ def drawn(row: Row, tokens: int) -> list[Tensor]:
     """q, k, v and what is behind them."""
     torch.manual_seed(0)
     kind = {"device": "cuda", "dtype": torch.bfloat16}
-    return [*(torch.randn(B, tokens, H, D, **kind) for _ in range(3)), *row.given(tokens)]
+    q, read = torch.randn(B, tokens, H, D, **kind), (B, row.others or tokens, row.groups, D)
+    return [q, *(torch.randn(read, **kind) for _ in "kv"), *row.given(tokens)]
 
 
 def ours(row: Row) -> Callable[..., Tensor]:
-    """The function that launches kernels."""
+    """The function that launches kernels, its own or torch's."""
     module, name = module_of(row)
-    return called(row, getattr(module, f"{name}_fold"))
+    return called(row, getattr(module, f"{name}_fold", getattr(module, name)))
 
 
 def called(row: Row, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A function of a file, of tensors alone."""
-    return lambda *given: function(*given, pos=0, **row.numbers)
+    place = {"pos": 0} if "pos" in inspect.signature(function).parameters else {}
+    return lambda *given: function(*given, **place, **row.numbers)
 
 
 def times(call: Callable[..., Tensor], given: list[Tensor], count: int) -> dict[str, float]:
@@ -211,10 +241,12 @@ def errors(row: Row) -> dict[str, float]:
              for x in given]  # fmt: skip
     given[3:] = [x[..., :2] for x in row.given(tokens)[:1]] if row.spec is BIASED else given[3:]
     made = []
-    for function, dtype in (("_fold", None), ("", torch.float64)):
+    plain = getattr(module, name)
+    by_kernels = getattr(module, f"{name}_fold", plain)
+    for function, dtype in ((by_kernels, None), (plain, torch.float64)):
         own = [x.detach().to(dtype or x.dtype) for x in given]
         learned = [x.requires_grad_() for x in own[: row.learned]]
-        o = called(row, getattr(module, name + function))(*own)
+        o = called(row, function)(*own)
         slope = torch.sin(torch.arange(o.numel(), device="cuda")).view(o.shape).to(o.dtype)
         made.append([o, *torch.autograd.grad(o, learned, slope)])
     names = ["o", *(f"d_{i}" for i in range(row.learned))]
@@ -275,17 +307,19 @@ def measured(name: str, tokens: int, peers: bool) -> dict[str, Any]:
     given = drawn(row, tokens)
     found["ours"] = times(ours(row), given, row.learned)
     if peers:
-        found["peer"] = times(row.peer(tokens), given, row.learned)
+        made = [times(peer(tokens), given, row.learned) for peer in row.peers]
+        found["peer"] = min(made, key=lambda each: each["both_ms"])
     return found
 
 
 def main() -> int:
     """Every row that is asked for."""
-    parser = arguments(__doc__, ROWS)
+    parser = with_fla(arguments(__doc__, ROWS))
     parser.add_argument("-T", "--tokens", type=int, nargs="*", default=[4096, 8192])
     parser.add_argument("--alone", action="store_true", help="without peers")
     parser.add_argument("--tune", action="store_true", help="try other blocks")
     given = parser.parse_args()
+    prepare_fla(given)
     made = Record(given, by=("attention", "T"))
     for tokens in given.tokens:
         for name in given.names:

@@ -45,6 +45,7 @@ def text(score: str, read: str = "s <= t", more: str = "", sizes: str = "") -> s
 
 PLAIN = "q[t].T @ k[s] / sqrt(K)"
 ROWS: dict[str, tuple[str, dict[str, float]]] = {
+    "plain": (text(PLAIN), {}),
     "capped": (text(f"softcap({PLAIN}, 30)"), {}),
     "alibi": (text(f"{PLAIN} - 2 ** (-8 * (index[H] + 1) / H) * (t - s)"), {}),
     "window": (text(f"{PLAIN} - 0", "t - w < s <= t", sizes=", w"), {"w": 1024}),
@@ -78,32 +79,38 @@ def by_torch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def error(module: Any, memory: str, given: list[Tensor], numbers: dict[str, Any]) -> float:
     """How far the kernels are from the function in PyTorch on the first sequence in float64."""
     own = [x[:1] for x in given]
-    pos = given[1].shape[1] - 1
-    found = getattr(module, f"{memory}_fold")(*own, pos=pos, **numbers)
-    wanted = getattr(module, memory)(*(x.double() for x in own), pos=pos, **numbers)
+    found = called(module, by_kernels(module, memory), own, numbers)()
+    wanted = called(module, memory, [x.double() for x in own], numbers)()
     return float((found.double() - wanted).norm() / wanted.norm())
 
 
 def called(module: Any, memory: str, given: list[Tensor], numbers: dict[str, Any]) -> Callable:
-    """One token by the function of a file."""
-    pos = given[1].shape[1] - 1
-    return lambda: getattr(module, memory)(*given, pos=pos, **numbers)
+    """One token by a function of a file."""
+    if hasattr(module, f"{memory}_fold"):
+        numbers = {**numbers, "pos": given[1].shape[1] - 1}
+    return lambda: getattr(module, memory)(*given, **numbers)
+
+
+def by_kernels(module: Any, memory: str) -> str:
+    """The function of a file that launches kernels, its own or torch's."""
+    return f"{memory}_fold" if hasattr(module, f"{memory}_fold") else memory
 
 
 @torch.no_grad()
 def measured(name: str, B: int, S: int, G: int) -> dict[str, Any]:
     """One row: microseconds of a token."""
     module, memory = module_of(name)
+    plain = by_kernels(module, memory) == memory
     given, numbers = given_to(name, B, S, G), ROWS[name][1]
     read = min(S, int(numbers.get("w", S)))
     moved = sum(x.numel() // S * read * x.element_size() for x in given[1:])
-    ours = replayed(called(module, f"{memory}_fold", given, numbers))
+    ours = replayed(called(module, by_kernels(module, memory), given, numbers))
     found = {
         "attention": name, "B": B, "S": S, "G": G, "error": error(module, memory, given, numbers),
         "us": 1e6 * ours, "floor_us": 1e6 * moved / BANDWIDTH, "share": moved / BANDWIDTH / ours,
     }  # fmt: skip
     found["torch_sdpa_us"] = 1e6 * replayed(partial(by_torch, *given[:3]))
-    if B * S * G <= 64 * 8192 * 4:
+    if not plain and B * S * G <= 64 * 8192 * 4:
         found["all_pairs_us"] = 1e6 * replayed(called(module, memory, given, numbers))
     return found
 

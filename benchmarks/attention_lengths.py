@@ -7,7 +7,8 @@
 A whole layer, x [1, T, 1024] in bfloat16, 8 heads of 128: milliseconds forward and with gradients,
 and MiB beyond weights and inputs, from 1,024 tokens to 131,072. Lengths double until a call takes
 a second or memory ends, which the row then says; what `--seconds` leave no time for is not run.
-All layers are compiled side by side before the first is timed. Each length is written as it comes.
+All layers are compiled side by side before the first is timed. Each length is written as it comes,
+and lengths that the file has are not run again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ import torch
 
 import archc
 from archc.bench.clock import peak
-from benchmarks.rows import Record, arguments, timed
+from benchmarks.rows import Record, arguments, brief
 
 WIDE = {"d": 1024, "H": 8}
 ROWS: dict[str, dict[str, Any]] = {
@@ -45,7 +46,8 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 """The sizes of each layer."""
 
-LONGEST, PATIENCE_MS = 131072, 1000.0
+LENGTHS, PATIENCE_MS = [1024 << i for i in range(8)], 1000.0
+LATE = "no time was left"
 
 
 def point(module: Any, name: str, tokens: int) -> dict[str, Any]:
@@ -70,31 +72,21 @@ def point(module: Any, name: str, tokens: int) -> dict[str, Any]:
     return {"T": tokens, "forward_ms": brief(forward), "both_ms": brief(both), "MiB": used}
 
 
-def brief(call: Callable[[], Any]) -> float:
-    """Milliseconds: the median of some calls, or one call that takes long."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    call()
-    end.record()
-    end.synchronize()
-    alone = begin.elapsed_time(end)
-    return alone if alone > 100 else timed(call, 30)
-
-
 def built(name: str) -> Any:
     """The module of a layer."""
     torch.manual_seed(0)
     return archc.load(name).module(device="cuda", dtype=torch.bfloat16, **ROWS[name])
 
 
-def points(name: str, until: float) -> Iterator[tuple[dict[str, Any], str]]:
-    """Every length of one attention, and at the last one why there is none beyond it."""
+def points(name: str, known: list[int], until: float) -> Iterator[tuple[dict[str, Any], str]]:
+    """Every length of one attention that is not known, and at the last one why there is none
+    beyond it."""
     module, ended = built(name), ""
-    for tokens in (1024 << i for i in range(LONGEST.bit_length() - 10)):
+    for tokens in (each for each in LENGTHS if each not in known):
         found: dict[str, Any] = {}
         try:
             if time.monotonic() > until:
-                ended = "no time was left"
+                ended = LATE
             else:
                 found = point(module, name, tokens)
         except torch.cuda.OutOfMemoryError:
@@ -106,10 +98,17 @@ def points(name: str, until: float) -> Iterator[tuple[dict[str, Any], str]]:
             return
 
 
+def recorded(made: Record, name: str) -> tuple[list[dict[str, Any]], bool]:
+    """The lengths of an attention that the file has, and whether it needs no more of them."""
+    row = made.like({"layer": name})
+    known = row.get("points", [])
+    return known, len(known) == len(LENGTHS) or row.get("ended", LATE) not in ("", LATE)
+
+
 def measure(made: Record, name: str, until: float) -> None:
     """Write the row of an attention, length by length."""
-    known: list[dict[str, Any]] = []
-    for found, ended in points(name, until):
+    known, _ = recorded(made, name)
+    for found, ended in points(name, [each["T"] for each in known], until):
         known += [found] if found else []
         row = {"layer": name, **ROWS[name], "points": known, "ended": ended}
         if len(known) > 1:
@@ -131,11 +130,12 @@ def growth(points: list[dict[str, Any]], what: str) -> float:
     return log2(points[-1][what] / points[-2][what])
 
 
-def plot(recorded: Path, picture: Path) -> None:
+def plot(file: Path, picture: Path) -> None:
     """MiB and milliseconds over the tokens, a line for each attention."""
     from matplotlib import pyplot
 
-    rows = json.loads(recorded.read_text(encoding="utf-8"))["rows"]
+    rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    rows.sort(key=lambda row: [*ROWS].index(row["layer"]))
     figure, both = pyplot.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     for axes, what, label in zip(
         both, ("both_ms", "MiB"), ("forward and backward, ms", "peak memory, MiB"), strict=True
@@ -168,10 +168,11 @@ def main() -> int:
     if given.plot:
         plot(given.output, given.plot)
         return 0
-    compile_all(given.names)
-    print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)
     made = Record(given, by=("layer",))
-    for name in given.names:
+    names = [name for name in given.names if not recorded(made, name)[1]]
+    compile_all(names)
+    print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)
+    for name in names:
         measure(made, name, begin + given.seconds)
     return 0
 

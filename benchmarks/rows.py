@@ -114,6 +114,17 @@ def timed(call: Callable[[], Any], rep: int = 150) -> float:
     return found
 
 
+def brief(call: Callable[[], Any]) -> float:
+    """Milliseconds: the median of some calls, or one call that takes long."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    alone = begin.elapsed_time(end)
+    return alone if alone > 100 else timed(call, 30)
+
+
 def kernels(call: Callable[[], Any], many: int = 40) -> list[tuple[str, float, int]]:
     """What takes the GPU longest of a call: kernels, microseconds and launches."""
     from torch.profiler import ProfilerActivity, profile
