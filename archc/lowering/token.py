@@ -195,6 +195,10 @@ class TokenProgram(Values):
         past, tail = self.edge(name), (primal(name) or name) in self.region.tails
         assert past is not None
         look = self.seen.get(index)
+        if look is None and tail:
+            from_end = index.at - self.tokens_in_all
+            place = from_end + self.whole_number(past.count)
+            return place, [from_end < 0, place >= 0, index.at >= 0]
         if look is None:
             place = self.moved(index, past.count).at
             return place, [index.at < 0, place >= 0]

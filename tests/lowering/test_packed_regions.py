@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,8 @@ def test_looks_at_what_is_made(name: str) -> None:
     for region in regions_of(layer):
         each = packed_trial(region, resolved(layer, {"K": 2}), LENGTHS)
         assert each.region.tails
-        alone = [batch_trial(each.region, each.known, length) for length in (1, 6)]
+        plain = replace(each.region, packed=False)  # as models have it whose states are in slots
+        alone = [batch_trial(r, each.known, n) for r in (each.region, plain) for n in (1, 6)]
         for found in (each, *alone):
             errors = found.errors()
             assert max(errors.values()) < CLOSE, errors
