@@ -2,7 +2,8 @@
 another.
 
     layers.py      what layers call: checks, windows, attention; packed.py: packed sequences;
-                   one_token.py: one token of each of several sequences; paged.py: in pages
+                   one_token.py: one token of each of several sequences; paged.py: in pages;
+                   onward.py: attention of tokens that go on after others
     loops.py       loops over the tokens, which torch.export writes down as scans
     chunks.py      what chunked forms in PyTorch call; ops.py: ops of torch around them
     jit.py         functions as kernels of Triton; tiles.py: functions that kernels call

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from archc.runtime.onward import attention_onward
+
 
 def check_sizes(layer: str, least: int, **sizes: int) -> None:
     """Refuse what cannot be a size."""
@@ -420,16 +422,14 @@ def softmax_attention(
     if not q.is_cuda and q.shape[3] != v.shape[3]:  # kernels for a CPU want vectors of one length
         q, k, v = (F.pad(x, (0, wide - x.shape[3])) for x in (q, k, v))
     mask, triangle = None if read is None else read[:, None, None], causal and T > 1 and T >= S
+    given = [x.transpose(1, 2) for x in (q, k, v)]
     if causal and 1 < T < S:  # tokens that go on after others
+        o = attention_onward(given[0], given[1], given[2], scale) if dropout == 0 else None
+        if o is not None:
+            return o.transpose(1, 2)[..., :width]
         mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)
-    o = F.scaled_dot_product_attention(
-        *(x.transpose(1, 2) for x in (q, k, v)),
-        attn_mask=mask,
-        dropout_p=dropout,
-        is_causal=triangle,
-        scale=scale,
-        enable_gqa=q.shape[2] != heads,
-    )
+    options = {"is_causal": triangle, "scale": scale, "enable_gqa": q.shape[2] != heads}
+    o = F.scaled_dot_product_attention(*given, attn_mask=mask, dropout_p=dropout, **options)
     return o.transpose(1, 2)[..., :width]
 
 
