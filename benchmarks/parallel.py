@@ -1,10 +1,13 @@
 """Layers on several GPUs beside one: milliseconds of a sequence that is split (`cp`) beside one GPU
-with as many tokens as each of them has, or how far values and gradients are from one process.
+with as many tokens as each of them has, and beside one with all tokens, or how far values and
+gradients are from one process.
 
     torchrun --nproc-per-node 2 -m benchmarks.parallel -o benchmarks/results/parallel.json
     torchrun --nproc-per-node 2 -m benchmarks.parallel --values -o out/parallel_values.json
 
-Timed is x [1, T, 2304] in bfloat16, T tokens on each GPU. Values are those of many layers, whose
+Timed is x [1, T, 2304] in bfloat16, T tokens on each GPU: `efficiency` is that of as many tokens,
+`of_whole` that of all of them on one GPU, which is what counts where every token reads all earlier
+ones. Values are those of many layers, whose
 heads (`tp`), sequence (`cp`) or parameters (`dp`, by FSDP2) are split, or which are cut into stages
 (`pp`, by a schedule of torch). The first process writes a row as it comes. With `--one-gpu` all
 processes share one, and tell each other through the host; with `--device cpu` there is none.
@@ -205,6 +208,9 @@ def row(name: str, mesh: DeviceMesh, quick: bool) -> dict[str, Any]:
     found = {"layer": name, **sizes, "GPUs": mesh.size(), "tokens a GPU": tokens}
     found |= {"one_ms": timed(one, mesh), "all_ms": timed(every, mesh)}
     found["efficiency"] = found["one_ms"] / found["all_ms"]
+    long = torch.randn(1, mesh.size() * tokens, sizes["d"], device=x.device, dtype=dtype)
+    found["whole_ms"] = timed(both(made(name, sizes, dtype, mesh.device_type), long), mesh)
+    found["of_whole"] = found["whole_ms"] / mesh.size() / found["all_ms"]
     if mesh.device_type == "cuda":
         found |= {"one": kernels(one), "all": kernels(every)}
     return found

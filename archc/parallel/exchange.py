@@ -44,17 +44,87 @@ def gathered(
     """The values of every process, by rank, and the anchor, which must be used in place of what it
     was: its gradient is what brings every process to the collective of the backward. Shapes are the
     same on all of them."""
+    found: list[list[Tensor]] = [[*values] for _ in range(ranks.count)]
+    for places in alike(values):
+        flat = flattened([values[i] for i in places])
+        if flat.is_floating_point():
+            anchor, every = _Gather.apply(ranks, what, anchor, flat)
+        else:
+            every = told(ranks, what, flat)
+        for own, row in zip(found, every, strict=True):
+            parts = row.split([values[i].numel() for i in places])
+            for i, part in zip(places, parts, strict=True):
+                own[i] = part.to(values[i].dtype).view(values[i].shape)
+    return anchor, [tuple(own) for own in found]
+
+
+def alike(values: Sequence[Tensor]) -> list[list[int]]:
+    """The places of real numbers, and of whole ones: those of a kind are exchanged together."""
+    real = [i for i, x in enumerate(values) if x.is_floating_point()]
+    return [each for each in (real, [i for i in range(len(values)) if i not in real]) if each]
+
+
+def flattened(values: Sequence[Tensor]) -> Tensor:
+    """Values of one kind, one after the other, in a dtype for all."""
     dtype = values[0].dtype
     for each in values[1:]:
         dtype = torch.promote_types(dtype, each.dtype)
-    flat = torch.cat([each.to(dtype).flatten() for each in values])
-    anchor, every = _Gather.apply(ranks, what, anchor, flat)
-    found = []
-    for row in every:
-        parts = row.split([each.numel() for each in values])
-        pairs = zip(parts, values, strict=True)
-        found.append(tuple(part.to(each.dtype).view(each.shape) for part, each in pairs))
-    return anchor, found
+    return torch.cat([each.to(dtype).flatten() for each in values])
+
+
+class _Moved(torch.autograd.Function):
+    """Halves of parts of the sequence on the processes that compute them, or from there back."""
+
+    @staticmethod
+    def forward(ctx: Any, ranks: Ranks, what: str, back: bool, halves: Tensor) -> Tensor:
+        ctx.ranks, ctx.what, ctx.back = ranks, what, back
+        return moved_halves(ranks, what, back, halves)
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Tensor) -> Any:
+        what = f"the gradient of {ctx.what}"
+        return None, None, None, moved_halves(ctx.ranks, what, not ctx.back, arriving[0])
+
+
+def halves_of(ranks: Ranks) -> tuple[int, int]:
+    """The halves of parts that a process computes, counted along the sequence: one of the first
+    and one of the last, so that all processes read as many earlier tokens."""
+    return ranks.rank, 2 * ranks.count - 1 - ranks.rank
+
+
+def moved_halves(ranks: Ranks, what: str, back: bool, halves: Tensor) -> Tensor:
+    """The halves [2, n] that this process computes, from those of its part, or with `back` the
+    other way."""
+    last = 2 * ranks.count - 1
+    home, away = (2 * ranks.rank, 2 * ranks.rank + 1), halves_of(ranks)
+    have, want = (away, home) if back else (home, away)
+    ends = [(n // 2, min(n, last - n)) for n in range(last + 1)]
+    sent = sorted(have, key=lambda n: (ends[n][not back], n))
+    arriving = sorted(want, key=lambda n: (ends[n][back], n))
+    given = torch.stack([halves[have.index(n)] for n in sent])
+    found = torch.empty_like(given)
+    counts = [
+        [[ends[n][side] for n in each].count(rank) for rank in range(ranks.count)]
+        for each, side in ((arriving, back), (sent, not back))
+    ]
+    ranks.ask(what, lambda: dist.all_to_all_single(found, given, *counts, group=ranks.group))
+    return torch.stack([found[arriving.index(n)] for n in want])
+
+
+def moved(
+    ranks: Ranks, what: str, back: bool, values: Sequence[Sequence[Tensor]]
+) -> list[list[Tensor]]:
+    """The two halves of each value that this process computes, from those of its part of the
+    sequence, or with `back` the other way."""
+    found = [[*pair] for pair in values]
+    for places in alike([first for first, _ in values]):
+        rows = [flattened([values[i][n] for i in places]) for n in (0, 1)]
+        made = _Moved.apply(ranks, what, back, torch.stack(rows))
+        for n, row in enumerate(made):
+            parts = row.split([values[i][n].numel() for i in places])
+            for i, part in zip(places, parts, strict=True):
+                found[i][n] = part.to(values[i][n].dtype).view(values[i][n].shape)
+    return found
 
 
 def told(ranks: Ranks, what: str, x: Tensor) -> list[Tensor]:

@@ -38,7 +38,14 @@ from archc.parallel.own_tokens import tokens_of
 from archc.parallel.pieces import ATTEND, CALL, RECURRENCE, Piece, pieces_of
 from archc.parallel.placement import Crossing, Mark, Pending, Split, place_of
 from archc.parallel.segmented import by_segments, goes_in_segments, joining, usable
-from archc.parallel.sequence import started, with_earlier, with_halo, with_position
+from archc.parallel.sequence import (
+    goes_in_halves,
+    in_halves,
+    started,
+    with_earlier,
+    with_halo,
+    with_position,
+)
 from archc.parallel.widened import by_columns
 from archc.recurrence.analysis.columns import Columns, columns_of
 from archc.recurrence.law.composition import Refusal, law_of_layer
@@ -342,7 +349,9 @@ class Run:
         state, cut = None, 0
         segments = self.cp is not None and function.in_segments
         segments = segments and usable(function.module, values, self.length)
-        if self.cp is not None and columns is None and not segments:
+        halves = self.cp is not None and piece.kind == ATTEND and function.continues
+        halves = halves and goes_in_halves(piece.layer, self.length)
+        if self.cp is not None and columns is None and not segments and not halves:
             values, state, cut = self._before(piece, function, self.program.laws[place], values)
         with self._dropout(place, function, values):
             if self.cp is not None and segments:
@@ -351,6 +360,12 @@ class Run:
             elif self.cp is not None and columns is not None:
                 first = function.first_state(values)
                 made = by_columns(self.cp, columns, piece.layer, function, values, first)
+            elif self.cp is not None and halves:
+                first, training = function.first_state(values), self.module.training
+                made = in_halves(
+                    self.cp, piece.layer, lambda x, state: function(x, state, training)[0], values,
+                    first, function.streamed,
+                )  # fmt: skip
             else:
                 made, _ = function(values, state, self.module.training)
         for id, value in zip(piece.makes, made, strict=True):

@@ -16,6 +16,7 @@ from archc.parallel.mesh import known_dim, names_of
 from archc.parallel.pieces import ATTEND, BETWEEN, RECURRENCE
 from archc.parallel.pipeline import parts_of
 from archc.parallel.placement import Pending, Split
+from archc.parallel.sequence import goes_in_halves
 
 
 def plan(module: nn.Module, mesh: DeviceMesh | Mapping[str, int]) -> str:
@@ -117,7 +118,8 @@ def _tokens(program: Program) -> Iterator[str]:
             yield f"    cp: the state {states} by summaries {', '.join(law.parts)} of all ranks"
         elif piece.kind == ATTEND and piece.node is not None:
             read = [n for n, role in piece.node.op.captures if role != "reader"]
-            yield f"    cp: {', '.join(read)} of all ranks, for an attend"
+            how = ", of an early and a late part" if goes_in_halves(piece.layer, 2) else ""
+            yield f"    cp: {', '.join(read)} of all ranks, for an attend{how}"
     for id, mark in program.tokens.items():
         if isinstance(mark, Pending):
             yield f"    cp: all-reduce ({mark.fn}) of {_text(graph[id])}"

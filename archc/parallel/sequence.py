@@ -1,13 +1,14 @@
 """Earlier tokens where each process has a part of the sequence: short looks back are given the
 tokens of the process before, recurrences the state that all earlier parts come to, attends the
-earlier tokens that they read.
+earlier tokens that they read, in halves of parts that read as much on all processes:
 
-
+    tokens of four processes      0 0 1 1 2 2 3 3
+    computed, if all are read     0 1 2 3 3 2 1 0
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +18,11 @@ from archc.backends.eager.memory import memory_of
 from archc.ir import layer as ir
 from archc.ir.sizes import Number, evaluate
 from archc.law import CompositionLaw
-from archc.parallel.exchange import gathered
+from archc.parallel.exchange import gathered, halves_of, moved
 from archc.parallel.mesh import Ranks
+
+Call = Callable[[Sequence[Tensor], Any], tuple[Tensor, ...]]
+"""The outputs of a piece, of its values and the state before them."""
 
 
 def anchor_of(values: Sequence[Tensor]) -> int:
@@ -39,16 +43,13 @@ def with_halo(
             f"{title} looks {halo} tokens back, and each of the {ranks.count} ranks along "
             f"`{ranks.dim}` has {length} tokens: longer sequences or fewer ranks are needed"
         )
-    real = [i for i in places if found[i].is_floating_point()]
-    whole = [i for i in places if not found[i].is_floating_point()]
+    at = places[anchor_of([found[i] for i in places])]
+    tails = [found[i][:, length - halo :] for i in places]
     what = f"the tokens before its own, for {title}"
-    for group in filter(None, (real, whole)):
-        at = group[anchor_of([found[i] for i in group])]
-        tails = [found[i][:, length - halo :] for i in group]
-        found[at], every = gathered(ranks, what, found[at], tails)
-        if ranks.rank:
-            for i, tail in zip(group, every[ranks.rank - 1], strict=True):
-                found[i] = torch.cat([tail, found[i]], 1)
+    found[at], every = gathered(ranks, what, found[at], tails)
+    if ranks.rank:
+        for i, tail in zip(places, every[ranks.rank - 1], strict=True):
+            found[i] = torch.cat([tail, found[i]], 1)
     return found, halo if ranks.rank else 0
 
 
@@ -80,19 +81,59 @@ def with_earlier(
     fields = [each for each in memory_of(layer).fields if each.kind == "seen"]
     if not fields:
         return found, with_position(first, offset)
+    counts = [length if f.count is None else int(evaluate(f.count, sizes)) for f in fields]
     read = [place[each.node] for each in fields]
     at = read[anchor_of([found[i] for i in read])]
     what = f"the tokens that {layer.name} reads"
-    found[at], every = gathered(ranks, what, found[at], [found[i] for i in read])
+    tails = [found[i][:, max(0, length - n) :] for i, n in zip(read, counts, strict=True)]
+    found[at], every = gathered(ranks, what, found[at], tails)
     earlier = {}
     for n, each in enumerate(fields):
-        parts = [row[n] for row in every[: ranks.rank]]
-        tokens = torch.cat([*parts, found[read[n]][:, :0]], 1)
+        tokens = torch.cat([*(row[n] for row in every[: ranks.rank]), tails[n][:, :0]], 1)
         if each.count is not None:
-            most = int(evaluate(each.count, sizes))
-            tokens = tokens[:, max(0, tokens.shape[1] - most) :]
+            tokens = tokens[:, max(0, tokens.shape[1] - counts[n]) :]
         earlier[each.name] = tokens
     return found, with_position(first._replace(**earlier), offset)
+
+
+def in_halves(
+    ranks: Ranks, layer: ir.Layer, call: Call, values: Sequence[Tensor], first: Any,
+    streamed: Sequence[bool],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The outputs of an attend to all earlier tokens, where each process computes two halves of
+    parts of the sequence that read as many tokens on all of them."""
+    places = [i for i, along in enumerate(streamed) if along]
+    place = {id: i for i, (id, _) in enumerate(layer.inputs)}
+    fields = {place[f.node]: f.name for f in memory_of(layer).fields if f.kind == "seen"}
+    read, half = [*fields], values[places[0]].shape[1] // 2
+    at = read[anchor_of([values[i] for i in read])]
+    what = f"the tokens that {layer.name} reads"
+    _, every = gathered(ranks, what, values[at], [values[i] for i in read])
+    blocks = {i: [b for row in every for b in row[n].split(half, 1)] for n, i in enumerate(read)}
+    readers = [i for i in places if i not in fields]
+    what = f"the tokens that {layer.name} computes"
+    here = moved(ranks, what, False, [values[i].split(half, 1) for i in readers])
+    made = []
+    for n, block in enumerate(halves_of(ranks)):
+        own = dict(enumerate(values)) | {i: blocks[i][block] for i in read}
+        own |= {i: pair[n] for i, pair in zip(readers, here, strict=True)}
+        earlier = {
+            name: torch.cat([*blocks[i][:block], blocks[i][0][:, :0]], 1)
+            for i, name in fields.items()
+        }
+        state = with_position(first._replace(**earlier), block * half)
+        made.append(call([own[i] for i in range(len(values))], state))
+    pairs = moved(ranks, f"outputs of {layer.name}", True, [*zip(*made, strict=True)])
+    return tuple(torch.cat(pair, 1) for pair in pairs)
+
+
+def goes_in_halves(layer: ir.Layer, length: int) -> bool:
+    """Whether an attend reads all earlier tokens, of which later parts of the sequence have more,
+    and parts of so many tokens have two halves."""
+    fields = [each for each in memory_of(layer).fields if each.kind != "pos"]
+    along = {id for id, op in layer.inputs if "t" in op.type.names}
+    whole = all(f.kind == "seen" and f.count is None and f.node in along for f in fields)
+    return bool(fields) and whole and length > 0 and length % 2 == 0
 
 
 def with_position(state: Any, offset: int) -> Any:

@@ -20,7 +20,9 @@ import archc
 from archc import parallel
 from archc.origin import origin_of
 from archc.parallel.apply import layers_of
+from archc.parallel.exchange import gathered, moved
 from archc.parallel.execute import program_for
+from archc.parallel.mesh import ranks_of
 from tests.parallel.ranks import ENDING, RANKS, mesh_of
 from tests.specs.cases import SMALL, inputs
 
@@ -261,6 +263,23 @@ def learned() -> None:
     same_gradients(other, one)
 
 
+def whole_numbers() -> None:
+    """Whole numbers that are told beside real ones are what they were."""
+    mesh = mesh_of("cp")
+    ranks = ranks_of(mesh, "cp")
+    assert ranks is not None
+    ids = torch.tensor([[100_001, 100_003]]) + ranks.rank
+    real = torch.full((1, 2), 0.5, dtype=torch.bfloat16, requires_grad=True)
+    anchor, every = gathered(ranks, "tokens", real, [real, ids])
+    assert [row[1].tolist() for row in every] == [[[100_001 + n, 100_003 + n]] for n in range(2)]
+    (anchor + every[0][0]).sum().backward()
+    (there,) = moved(ranks, "tokens", False, [(ids[:, :1], ids[:, 1:])])
+    wanted = ([100_001, 100_004], [100_003, 100_002])
+    assert [int(x) for x in there] == wanted[ranks.rank]
+    (back,) = moved(ranks, "tokens", True, [there])
+    assert torch.equal(torch.cat(back, 1), ids)
+
+
 def every_of(x: Tensor) -> list[Tensor]:
     """A value of each process."""
     found = [torch.empty_like(x) for _ in range(RANKS)]
@@ -280,7 +299,7 @@ def one_ends() -> None:
         layer(torch.zeros(2, 4, 12, dtype=WIDE))
 
 
-QUICK = ["tp kda", "tp lm", "cp kda", "cp lm"]
+QUICK = ["tp kda", "tp lm", "cp kda", "cp lm", "cp attention", "cp window_attention"]
 
 CHECKS: dict[str, tuple[Callable[[], None], bool]] = {
     "fully_shard lm": (sharded, False),
@@ -289,6 +308,8 @@ CHECKS: dict[str, tuple[Callable[[], None], bool]] = {
     "unequal parts": (unequal, False),
     "dropout": (dropout, False),
     "learned first states": (learned, False),
+    "whole numbers": (whole_numbers, False),
+    "odd parts": (partial(in_parts, "attention", "cp", 10), False),
     **{
         f"{dim} {name}": (partial(in_parts, name, dim), f"{dim} {name}" not in QUICK)
         for name in SMALL

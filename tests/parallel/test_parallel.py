@@ -14,7 +14,9 @@ import pytest
 import archc
 from archc import parallel
 from archc.compile import function_of
+from archc.parallel.exchange import halves_of
 from archc.parallel.execute import program_for
+from archc.parallel.mesh import Ranks
 from archc.parallel.pieces import BETWEEN
 from tests import served
 from tests.parallel.checks import CHECKS
@@ -97,7 +99,7 @@ PLAN = """Grouped on a mesh of tp 2, cp 2
       all-reduce (sum) of `y`
       d stays whole: the layer is given it whole
       K stays whole: inside, a sum is taken over `K`, at <text>:8
-    cp: k, v of all ranks, for an attend
+    cp: k, v of all ranks, for an attend, of an early and a late part
 """
 
 
@@ -106,6 +108,14 @@ def test_plan() -> None:
     assert parallel.plan(layer, {"tp": 2, "cp": 2}) == PLAN
     with pytest.raises(ValueError, match="2 does not divide H = 3 nor G = 3"):
         parallel.plan(archc.parse(GROUPED).module(d=6, H=3), {"tp": 2})
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_halves_read_as_much_on_every_process(count: int) -> None:
+    """Each half is computed once, and pairs of a reader and what it reads are as many."""
+    every = [halves_of(Ranks("cp", None, rank, count)) for rank in range(count)]  # type: ignore
+    assert sorted(sum(every, ())) == [*range(2 * count)]
+    assert {sum(2 * n + 1 for n in pair) for pair in every} == {4 * count}
 
 
 def test_pieces_have_kernels() -> None:
