@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from archc.runtime.onward import attention_onward
+from archc.runtime.onward import ONWARD_PAYS, attention_onward
 
 
 def check_sizes(layer: str, least: int, **sizes: int) -> None:
@@ -424,7 +424,8 @@ def softmax_attention(
     mask, triangle = None if read is None else read[:, None, None], causal and T > 1 and T >= S
     given = [x.transpose(1, 2) for x in (q, k, v)]
     if causal and 1 < T < S:  # tokens that go on after others
-        o = attention_onward(given[0], given[1], given[2], scale) if dropout == 0 else None
+        calls = dropout == 0 and T * S >= ONWARD_PAYS
+        o = attention_onward(given[0], given[1], given[2], scale) if calls else None
         if o is not None:
             return o.transpose(1, 2)[..., :width]
         mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)

@@ -13,6 +13,10 @@ ONWARD_EFFICIENT = 2
 ONWARD_CUDNN = 3
 """Kernels of torch as it numbers them: 0 has none, 1 is FlashAttention."""
 
+ONWARD_PAYS = 1 << 23
+"""Pairs of tokens from which on two calls take less time than one with a mask: on an H200, 18 heads
+of 128 in bfloat16, 0.43 and 0.38 ms at 2,048 x 4,096, 1.7 and 4.2 at 8,192 x 16,384."""
+
 OnwardCall = tuple[int, bool, Tensor, Tensor, Tensor]
 """A call: its kernels, whether it is causal, queries [B, H, T, K], keys and values [B, G, S, K]."""
 
