@@ -151,6 +151,8 @@ _OF_ONE = (
              number="math.tanh", exact=True, slopes=(1 - Y**2,), zero_at_zero=True, special=2),
     Function("relu", lambda x: sympy.Max(x, 0), lambda a: ranges.largest(a, ZERO), torch="relu",
              slopes=Slopes.RULE, zero_at_zero=True),
+    Function("detach", lambda x: x, lambda a: a, torch="detach", kind=Kind.WHOLE,
+             slopes=Slopes.FLAT, zero_at_zero=True),
     Function("not", sympy.Not, _truth, torch="logical_not", symbol="not", kind=Kind.TRUTH,
              slopes=Slopes.FLAT),
     Function("real", _real, lambda a: a, number="float", zero_at_zero=True),
@@ -191,6 +193,7 @@ _OF_THREE = (
 
 FUNCTIONS: dict[str, Function] = {each.name: each for each in (*_OF_ONE, *_OF_TWO, *_OF_THREE)}
 """The functions by name, as `Elementwise` holds them. `real` turns an integer or bool into a real;
+`detach(x)` is x, and no gradient passes;
 `where(c, a, b)` chooses a where c holds, and a value that is not chosen never reaches the result or
 a gradient, not even as NaN."""
 

@@ -332,8 +332,8 @@ NAMES = (
     Habit("one_hot", "`where(index[H] == i, 1, 0)`", "z = one_hot(i)",
           "z = where(index[H] == i, 1, 0)"),
     Habit(
-        "detach stop_gradient no_grad", "leave it out: no value can be kept from being trained",
-        "z = x.detach() * b", "z = x * b",
+        "detach stop_gradient no_grad", "`detach(x)`: the value, through which nothing is trained",
+        "z = x.detach() * b", "z = detach(x) * b",
     ),
 )
 """By the name of a function, class, method, attribute or argument."""

@@ -73,6 +73,7 @@ NUMBER_OF: dict[str, Callable[..., Text]] = complete(
         "logsigmoid": lambda a: Text(f"(-math.log1p(math.exp(-{a.at(ATOM)})))"),
         "softplus": lambda a: Text(f"math.log1p(math.exp({a}))"),
         "relu": lambda a: call("max", a, "0"),
+        "detach": lambda a: a,
     },
     FUNCTIONS,
 )

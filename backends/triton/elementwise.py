@@ -38,6 +38,7 @@ TEXT: dict[str, Callable[..., str]] = complete("`TEXT` of backends/triton/elemen
     "softplus": lambda x: f"tl.maximum({x}, 0.0) + tl.log(1.0 + tl.exp(-tl.abs({x})))",
     "tanh": lambda x: f"2.0 * logistic(2.0 * {x}) - 1.0",
     "relu": lambda x: f"tl.maximum({x}, 0.0)",
+    "detach": lambda x: x,
     "not": lambda x: f"{x} == 0",
     "real": lambda x: f"({x}).to(tl.float32)",
     "add": lambda x, y: f"{x} + {y}",

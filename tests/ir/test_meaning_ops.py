@@ -62,6 +62,7 @@ UNARY: dict[str, Callable[[float], float]] = {
     "softplus": lambda x: math.log1p(math.exp(x)),
     "tanh": math.tanh,
     "relu": lambda x: max(x, 0.0),
+    "detach": lambda x: x,
 }
 BINARY: dict[str, Callable[[float, float], float]] = {
     "add": lambda a, b: a + b,

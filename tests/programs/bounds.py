@@ -42,6 +42,7 @@ BOUNDS: dict[str, Callable[..., Bounds]] = {
     "logsigmoid": lambda a: (min(a[0], 0) - 0.7, 0.0),
     "softplus": lambda a: (0.0, max(a[1], 0) + 0.7),
     **dict.fromkeys(UNIT, lambda a: (-1.0, 1.0)),
+    "detach": lambda a: a,
     "relu": lambda a: (0.0, max(a[1], 0.0)),
     "squared_relu": lambda a: (0.0, max(a[1], 0.0) ** 2),
     **dict.fromkeys(("silu", "gelu", "gelu_tanh", "elu"), lambda a: (-1.0, max(a[1], 0.0))),

@@ -75,6 +75,7 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
     "tanh": torch.tanh,
     "relu": lambda x: x.clamp(min=0),
+    "detach": lambda x: x.detach(),
     "silu": lambda x: x / (1 + torch.exp(-x)),
     "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / 2**0.5)),
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),

@@ -45,7 +45,7 @@ class Term:
 
 UNARY = (
     *("exp", "exp2", "log", "sqrt", "rsqrt", "abs", "sign", "floor", "sin", "cos", "erf"),
-    *("sigmoid", "logsigmoid", "softplus", "tanh", "relu"),
+    *("sigmoid", "logsigmoid", "softplus", "tanh", "relu", "detach"),
 )
 LIBRARY = ("silu", "gelu", "gelu_tanh", "elu", "squared_relu")
 NORMS = ("l2norm", "rmsnorm", "layernorm", "softmax")
