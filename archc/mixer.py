@@ -24,6 +24,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.initial import all_params
 from archc.ir.meaning import evaluate
 from archc.ir.named import Named
+from archc.ir.optional_inputs import with_inputs
 from archc.origin import Origin, origin_of
 from archc.recurrence.analysis.mixed import Mixer, entering, mixer
 
@@ -66,7 +67,7 @@ def mixer_matrix(
     (queries, keys, gates) held fixed; projections and norms around it are no part of it. A layer
     whose memory is not linear in any value (its gates read its state), that mixes channels too, has
     several results, or lies in a layer that is called, gets the norms of the derivatives of its
-    first output by its first input.
+    first output by its first input. Outputs that need an optional input are left out.
 
     inputs: in the order of the spec or by name, as the layer takes them. with_grad: whether an
     exact M has a gradient for the layer's parameters and inputs, so that one mixer can be trained
@@ -77,12 +78,14 @@ def mixer_matrix(
     """
     origin = origin_of(layer)
     model = simplify(origin.layer)
+    given = by_name(model, inputs, named)
+    model = with_inputs(model, frozenset())
     params = {path: at_path(layer, path) for path, _, _ in all_params(model, origin.sizes)}
     run = _Run(
         replace(origin, layer=model),
         {path: (x if with_grad else x.detach()).double() for path, x in params.items()},
         {path: _in_float64(at_path(layer, path)) for path in given_layers(model)},
-        by_name(model, inputs, named),
+        given,
     )
     try:
         inside = memory_of(model)

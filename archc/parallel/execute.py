@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -21,6 +20,7 @@ from archc.backends.writer import attribute, identifier, snake
 from archc.compile import before_chunks, function_of, with_chunked_forms
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.optional_inputs import with_inputs
 from archc.ir.sizes import Number, evaluate
 from archc.law import CompositionLaw
 from archc.origin import backend_here, origin_of
@@ -193,22 +193,6 @@ class Program:
             reason = f"the recurrence of {states} has no composition law: {found.reason}"
             raise refused(self.layer, "cp", reason, node)
         return found
-
-
-def with_inputs(layer: ir.Layer, given: frozenset[str]) -> ir.Layer:
-    """The layer with those of its optional inputs that are given, and without all others and what
-    depends on them."""
-    if not any(op.optional for _, op in layer.inputs):
-        return layer
-    graph = layer.graph.copy()
-    away = {id for id, op in layer.inputs if op.optional and op.name not in given}
-    lost = set(away).union(*(graph.descendants(id) for id in away))
-    graph.outputs = {name: id for name, id in graph.outputs.items() if id not in lost}
-    for id, op in layer.inputs:
-        if op.optional and id not in away:
-            graph.replace_op(id, replace(op, optional=False))
-    graph.prune(keep=[id for id, _ in layer.inputs if id not in away])
-    return replace(layer, graph=graph)
 
 
 class ParallelForward:

@@ -261,13 +261,33 @@ def _along(node: Node, flow: set[str]) -> bool:
 
 
 def _made_from_optional(graph: Graph) -> set[int]:
-    """Inputs that may be left out, and what depends on them."""
+    """Inputs that may be left out, what depends on them, and attends that nothing else needs."""
     made: set[int] = set()
     for node in graph:
         left_out = isinstance(node.op, ir.Input) and node.op.optional
         if left_out or any(operand in made for operand in node.operands):
             made.add(node.id)
-    return made
+    return made | _attends_for(graph, made) if made else made
+
+
+def _attends_for(graph: Graph, made: set[int]) -> set[int]:
+    """Attends, and their results, that only these values need, and that keep no tokens which
+    others do not keep as well."""
+    alone, outputs = {*made}, {*graph.outputs.values()}
+    for node in reversed([*graph]):
+        if isinstance(node.op, ir.Attend | ir.Result) and graph.users(node.id):
+            inside = node.id not in outputs and alone.issuperset(graph.users(node.id))
+            alone |= {node.id} if inside else set()
+    attends = [node for node in graph if isinstance(node.op, ir.Attend)]
+    kept = {read for node in attends if node.id not in alone for read in _read(node)}
+    found = {node.id for node in attends if node.id in alone and kept.issuperset(_read(node))}
+    return found | {n.id for n in graph if isinstance(n.op, ir.Result) and n.operands[0] in found}
+
+
+def _read(attend: Node) -> list[int]:
+    """The values that an attend reads of other tokens."""
+    given = zip(attend.op.captures, attend.operands, strict=True)
+    return [operand for (_, role), operand in given if role != "reader"]
 
 
 def crop(node: Node) -> sympy.Expr | None:

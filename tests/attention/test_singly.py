@@ -298,7 +298,7 @@ def test_latent_is_gathered_once_for_all_heads():
     text = (archc.api.Path("specs") / "dsa.arch").read_text(encoding="utf-8")
     graph = lowered(archc.parse(text).layer).graph
     attends = [node.op for node in graph if isinstance(node.op, ir.Attend)]
-    (attend,) = (a for a in attends if a.decode is not None)
+    attend = next(a for a in attends if a.decode is not None)
     (fold,) = folds(replace(attend, body=attend.decode, decode=None), slopes_of)
     assert isinstance(fold, WeightedSum)
     assert all(not s.shares for s in fold.sources if s.role == "read")

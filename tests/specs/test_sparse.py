@@ -58,6 +58,25 @@ def test_dsa(turns: int) -> None:
     agree("dsa", f"fla naive, {how} a Hadamard rotation by scipy", layer(x), theirs)
 
 
+@pytest.mark.parametrize("n", [6, 25])
+def test_the_loss_of_the_indexer(n: int) -> None:
+    """Over the chosen, and over all as in a dense warm-up; it trains the indexer alone."""
+    layer = randomise(archc.load("dsa").module(**DSA | {"n": n}, dtype=torch.float64), seed=0)
+    x, align = values(2, 25, 16).requires_grad_(), values(2, 25)
+    y, loss = layer(x, align)
+    own = {name: p.detach().clone().requires_grad_() for name, p in layer.named_parameters()}
+    theirs = sparse.dsa_loss(own, x, align, n=n, base=DSA["base"], eps=DSA["eps"])
+    agree("dsa", f"torch's divergence for each token, {n} chosen: loss of the index", loss, theirs)
+    assert torch.equal(y, layer(x))
+    index = ("W_qi", "W_ki", "W_w")
+    loss.backward()
+    assert x.grad is None
+    assert {name for name, p in layer.named_parameters() if p.grad is not None} == {*index}
+    wanted = torch.autograd.grad(theirs, [own[name] for name in index])
+    for name, gradient in zip(index, wanted, strict=True):
+        assert difference(getattr(layer, name).grad, gradient) < 1e-10
+
+
 def test_a_rotation_of_the_indexer_changes_no_choice() -> None:
     plain, turned = (
         randomise(archc.load("dsa").module(**DSA, turns=turns, dtype=torch.float64), seed=0)

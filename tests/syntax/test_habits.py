@@ -83,7 +83,7 @@ def test_a_name_stands_in_one_row_and_is_none_of_the_language() -> None:
     assert len(names) == len(set(names))
     ours = {*BUILTINS, *library()}
     meanwhile = {"softmax", "sum", "mean", "max", "min", "prod", "size"}  # as methods of a value
-    meanwhile |= {"detach"}  # the same
+    meanwhile |= {"detach"}  # as a method of a value
     meanwhile |= {"logsumexp", "cross_entropy"}  # as functions of a module
     assert set(names) & ours == meanwhile
     assert ours > SAME

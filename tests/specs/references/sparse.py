@@ -7,7 +7,7 @@ from fla.ops.dsa.naive import naive_dsa
 from fla.ops.nsa.naive import naive_nsa_compression, naive_nsa_selection, naive_nsa_topk
 from scipy.linalg import hadamard
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import kl_div, pad, scaled_dot_product_attention
 
 from tests.specs.references.layers import Weights, join, project, rms_norm
 
@@ -125,6 +125,27 @@ def dsa(weights: Weights, x: Tensor, n: int, base: float, eps: float, turned: bo
         turn = torch.from_numpy(hadamard(ki.shape[-1])).to(x) / ki.shape[-1] ** 0.5
         qi, ki = qi @ turn, ki @ turn
     return join(naive_dsa(q, k, v, qi, ki, wi, topk=n), weights["W_O"])
+
+
+def dsa_loss(weights: Weights, x: Tensor, align: Tensor, n: int, base: float, eps: float) -> Tensor:
+    """The indexer's loss, torch's divergence of one token's two distributions at a time."""
+    c_q = rms_norm(x @ weights["W_DQ"], 1, eps) * weights["g_q"]
+    c = rms_norm(x @ weights["W_DKV"], 1, eps) * weights["g_kv"]
+    q = torch.cat([project(c_q, weights["W_UQ"]), rotated(project(c_q, weights["W_QR"]), base)], -1)
+    k_c, k_r = project(c, weights["W_UK"]), rotated(x @ weights["W_KR"], base)
+    k = torch.cat([k_c, k_r[:, :, None].expand(*k_c.shape[:3], -1)], -1)
+    index = project(x, weights["W_qi"]), x @ weights["W_ki"], x @ weights["W_w"]
+    total = x.new_zeros(())
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1]):
+            qi, ki, wi = (y[b] for y in index)
+            score = torch.relu(ki[: t + 1] @ qi[t].T) @ wi[t]
+            at = score.topk(min(n, t + 1)).indices
+            heads = torch.einsum("hk,shk->hs", q[b, t], k[b, at]) * k.shape[-1] ** -0.5
+            summed = heads.softmax(-1).sum(0).detach()
+            apart = kl_div(score[at].log_softmax(0), summed / summed.sum(), reduction="sum")
+            total = total + align[b, t] * apart
+    return total / x.shape[0] / x.shape[1]
 
 
 def rotated(x: Tensor, base: float) -> Tensor:
