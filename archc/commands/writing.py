@@ -83,7 +83,10 @@ def _cannot_write(output: str, error: OSError | ValueError) -> ArchError:
         case IsADirectoryError():
             reason = "it is a folder"
         case FileNotFoundError() | NotADirectoryError():
-            reason = f"there is no folder `{Path(output).parent}`"
+            home = Path(output).parent
+            reason = f"there is no folder `{home}`"
+            if home.is_dir():  # such as /proc
+                reason = f"the system makes nothing new in `{home}`"
         case PermissionError():
             reason = "no permission"
         case OSError():

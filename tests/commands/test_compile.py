@@ -134,7 +134,12 @@ def test_every_pass_for_kernels_is_verified(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
-    ("folder", "says"), [("there", "file exists"), ("there/below", "there is no folder `there`")]
+    ("folder", "says"),
+    [
+        ("there", "file exists"),
+        ("there/below", "there is no folder `there`"),
+        ("/proc/stages", "the system makes nothing new in `/proc`"),
+    ],
 )
 def test_a_folder_that_cannot_be_made(tmp_path: Path, folder: str, says: str):
     (tmp_path / "there").write_text("a file")

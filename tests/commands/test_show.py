@@ -38,6 +38,9 @@ def test_show_what_cannot_be_shown():
     done = run("show", "kda", "--stage", "tree", "--as", "svg")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "it can as text, json" in done.stderr
+    done = run("show", "kda", "--stage", "kernel")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "'kernel' is not one of 'tree', 'layer'" in done.stderr
 
 
 def test_nothing_is_half_written(tmp_path: Path):
