@@ -138,10 +138,12 @@ def kept_tokens(past: Tensor, x: Tensor, cu_seqlens: Tensor | None) -> Tensor:
     )  # fmt: skip
 
 
-def with_gradients(passes: Callable, inputs: tuple, rest: tuple) -> tuple:
-    """The results of passes on inputs, with a gradient that autograd knows."""
+def with_gradients(passes: Callable, inputs: tuple, rest: tuple, places: tuple) -> tuple:
+    """Those results of passes on inputs, with a gradient that autograd knows."""
     with torch.enable_grad():
-        return passes(*inputs, *rest)
+        made = passes(*inputs, *rest)
+        made = made if isinstance(made, tuple) else (made,)
+        return tuple(made[place] for place in places)
 
 
 def gradients_again(outputs: tuple, slopes: list, learns: list) -> list:
@@ -165,14 +167,26 @@ def like_those_of(names: list, wanted: list, inputs: tuple) -> Any:
     return found[0] if len(found) == 1 else found
 
 
+def filled_by(kernel: Callable, room: Callable, results: int) -> Callable:
+    """The op's function: a kernel fills the room for its results, whose dtypes come last."""
+
+    def run(*inputs: Any) -> Any:
+        made = room(*inputs)
+        kernel(*inputs[:-results], *(made if isinstance(made, tuple) else (made,)))
+        return made
+
+    return run
+
+
 def new_token_op(
-    space: torch.library.Library, title: str, tensors: str, numbers: str, results: int,
+    space: torch.library.Library, title: str, tensors: str, numbers: str, results: tuple,
     learning: str, values: Callable, room: Callable, gradient: Callable, passes: Callable,
 ) -> Callable:  # fmt: skip
     """The op of a token region: of `tensors`, by name (`x?` may be None), and of `numbers`, as a
-    schema has them; those of `learning` have gradients. `values` and `gradient` launch kernels,
-    `room` says what results are like; `passes` in PyTorch are what has a second gradient."""
-    names, wanted = tensors.split(), learning.split()
+    schema has them, the last of which are the dtypes of its results; those of `learning` have
+    gradients. `values` and `gradient` launch kernels, `room` says what results are like; `passes`
+    in PyTorch, which have the `results` at these places, are what has a second gradient."""
+    names, wanted, count = tensors.split(), learning.split(), len(results)
     given = [f"Tensor? {name[:-1]}" if name[-1] == "?" else f"Tensor {name}" for name in names]
 
     def gradient_room(*inputs: Any) -> Any:
@@ -186,22 +200,23 @@ def new_token_op(
 
     def derive(ctx: Any, *arriving: Tensor | None) -> tuple:
         slopes = [or_zero(d, like) for d, like in zip(arriving, ctx.like, strict=True)]
+        own = ctx.rest[:-count]
         if torch.is_grad_enabled():
             learns = [x for n, x in zip(names, ctx.saved_tensors, strict=True) if n in wanted]
-            outputs = with_gradients(passes, ctx.saved_tensors, ctx.rest)
+            outputs = with_gradients(passes, ctx.saved_tensors, own, results)
             made = iter(gradients_again(outputs, slopes, learns))
         else:
-            found = gradient_op(*ctx.saved_tensors, *slopes, *ctx.rest)
+            found = gradient_op(*ctx.saved_tensors, *slopes, *own)
             made = iter(found if isinstance(found, tuple) else (found,))
         ds = [next(made) if name in wanted else None for name in names]
         return (*ds, *(None for _ in ctx.rest))
 
-    slopes, rest = [f"Tensor d_{place}" for place in range(results)], numbers.split("; ")
-    schema = ", ".join([*given, *slopes, *rest])
+    slopes, rest = [f"Tensor d_{place}" for place in range(count)], numbers.split("; ")
+    schema = ", ".join([*given, *slopes, *rest[:-count]])
     returned = ", ".join(["Tensor"] * len(wanted))
     gradient_op = new_op(
         space, f"{title}_gradient({schema}) -> ({returned})", as_op(gradient), gradient_room,
         no_second_gradient,
     )  # fmt: skip
-    schema = f"{title}({', '.join([*given, *rest])}) -> ({', '.join(['Tensor'] * results)})"
-    return new_op(space, schema, as_op(values), room, derive, keep)
+    schema = f"{title}({', '.join([*given, *rest])}) -> ({', '.join(['Tensor'] * count)})"
+    return new_op(space, schema, as_op(filled_by(values, room, count)), room, derive, keep)

@@ -157,7 +157,7 @@ class RegionFunction:
         """All of them; what no shape tells comes last."""
         use_space(self.file, self.title)
         passes, choice = self._passes(), self._choice()
-        made = [self._room(), self._values(), self._gradient(), self._again()]
+        made = [self._room(), self._values(), self._gradient()]
         found: dict[str, str] = {}
         for part in (passes, choice, *made):
             found |= dict(zip(*extra_arguments(self.scope, part.scope), strict=True))
@@ -194,10 +194,6 @@ class RegionFunction:
         writer.depth += 1
         writer.docstring(part.doc)
         write_sizes(writer, part.scope)
-        if part.rooms:
-            given = [*self.arguments.values(), *part.borders, *self.extra, *part.last]
-            title = part.name.removesuffix("_values")
-            writer.call(f"{', '.join(part.rooms)} = {title}_room(", given, ")")
         lines = [with_extra(line, list(self.extra)) for line in part.lines.lines]
         writer.include([*part.scope.head, *(line for line in lines if line.strip())])
         self.file.sections.append(writer.text())
@@ -277,10 +273,8 @@ class RegionFunction:
         tensors = {**self.arguments, **self.kernels.outputs}
         self._in_rows(lines, self.kernels.made.values, self.arguments)
         self._launch(body, lines, self.kernels.made.values, tensors)
-        lines.returns(made) if len(made) > 1 else lines.line(f"return {made[0]}")
         doc = [f"{listed(self.kernels)} by a kernel."]
-        name, last = f"{self.title}_values", self._kinds()
-        return Part(name, body, lines, doc, last=last, rooms=made, borders=self._borders())
+        return Part(f"{self.title}_values", body, lines, doc, last=made, borders=self._borders())
 
     def _gradient(self) -> Part:
         """The launches of the gradients, and the sums of what programs summed."""
@@ -298,8 +292,8 @@ class RegionFunction:
         lines.returns(results) if len(results) > 1 else lines.line(f"return {results[0]}")
         names = ", ".join(self.arguments[n] for n in wanted)
         doc = [f"The gradients of {names} by a kernel."]
-        name, last, slopes = f"{self.title}_gradient", self._kinds(), self.kernels.slopes
-        return Part(name, body, lines, doc, [*slopes.values()], last, borders=self._borders())
+        name, slopes = f"{self.title}_gradient", [*self.kernels.slopes.values()]
+        return Part(name, body, lines, doc, slopes, borders=self._borders())
 
     def _kinds(self) -> list[str]:
         return [self.kinds[name] for name in self.kernels.outputs]
@@ -436,33 +430,24 @@ class RegionFunction:
         return [*more, *kinds]
 
     def _write_op(self) -> None:
-        """The op, and what its gradient is taken of where that has one itself."""
-        writer, title = Writer(), self.title
+        """The op."""
+        writer, title, places = Writer(), self.title, self._places()
         names = [self.arguments[n] for n in self.wanted]
         arguments = " ".join([*self.arguments.values(), *["cu_seqlens?"] * self.packed])
         numbers = "; ".join(self._numbers())
         given = [
             "SPACE", quoted(title), literal(arguments), literal(numbers),
-            str(len(self.kernels.outputs)), literal(" ".join(names)), f"{title}_values",
-            f"{title}_room", f"{title}_gradient", f"{title}_again",
+            f"({', '.join(map(str, places))}{',' * (len(places) == 1)})",
+            literal(" ".join(names)), f"{title}_values", f"{title}_room", f"{title}_gradient",
+            f"{title}_passes",
         ]  # fmt: skip
         writer.call(f"{title}_op = new_token_op(", given, ")")
         self.file.sections.append(writer.text())
 
-    def _again(self) -> Part:
-        """The passes as the op is called."""
-        body, lines = self._body(self.graph, {}), Writer()
-        every = [*self.arguments.values(), *self._borders()]
-        lines.call(f"made = {self.title}_passes(", [*every, EXTRA], ")")
+    def _places(self) -> list[int]:
+        """The places of the op's results among those of the passes."""
         count, pasts = len(self.outputs), [*self.region.pasts]
-        if self.kernels.tails:
-            tails = [f"made[{count + pasts.index(past)}]" for past in self.kernels.tails]
-            lines.line(f"return (*made[:{count}], {', '.join(tails)})")
-        else:
-            lines.line(f"return made[:{count}]" if self._several() else "return (made,)")
-        doc = ["What a gradient of the gradient is taken of."]
-        name, last = f"{self.title}_again", self._kinds()
-        return Part(name, body, lines, doc, last=last, borders=self._borders())
+        return [*range(count), *(count + pasts.index(past) for past in self.kernels.tails)]
 
     def _several(self) -> bool:
         return len(self.outputs) + len(self.region.pasts) > 1

@@ -36,8 +36,8 @@ class Variant:
 @dataclass(frozen=True)
 class Part:
     """One function of a file: its scope and lines; it is given `more` after the tensors, then what
-    no shape tells, then the `last` ones; `rooms` are results to make room for at first. `borders`:
-    the argument that says where packed sequences are."""
+    no shape tells, then the `last` ones. `borders`: the argument that says where packed sequences
+    are."""
 
     name: str
     scope: Scope
@@ -45,7 +45,6 @@ class Part:
     doc: list[str]
     more: list[str] = field(default_factory=list)
     last: list[str] = field(default_factory=list)
-    rooms: list[str] = field(default_factory=list)
     borders: list[str] = field(default_factory=list)
 
 

@@ -75,10 +75,15 @@ GATED = """layer Gated(K, width):
 
 
 @pytest.mark.parametrize(
-    ("text", "sizes"),
-    [((OWN / "chained.arch").read_text(), {"K": 3}), (GATED, {"K": 3, "width": 4})],
+    ("text", "sizes", "places"),
+    [
+        ((OWN / "chained.arch").read_text(), {"K": 3}, (0, 2)),
+        (GATED, {"K": 3, "width": 4}, (0, 1)),
+    ],
 )
-def test_what_is_kept_of_looks_at_what_is_made(text: str, sizes: dict[str, int]) -> None:
+def test_what_is_kept_of_looks_at_what_is_made(
+    text: str, sizes: dict[str, int], places: tuple[int, int]
+) -> None:
     """The last tokens of a value that is made in a region, or looks back itself, by kernels and in
     PyTorch; packed too."""
     made = archc.parse(text).layer
@@ -90,7 +95,8 @@ def test_what_is_kept_of_looks_at_what_is_made(text: str, sizes: dict[str, int])
     packed = layer(x, return_state=True, cu_seqlens=borders)
     asked = []
     module.by_token_kernels = lambda *given: asked.append(given) is None
-    setattr(module, f"{title}_y_op", vars(module)[f"{title}_y_again"])
+    passes = vars(module)[f"{title}_y_passes"]
+    setattr(module, f"{title}_y_op", lambda *given: [passes(*given[:-2])[i] for i in places])
     torch.testing.assert_close(layer(x, return_state=True), wanted)
     torch.testing.assert_close(layer(x, return_state=True, cu_seqlens=borders), packed)
     assert len(asked) == 2
@@ -104,7 +110,7 @@ def test_one_token_is_done_by_kernels_that_look_back() -> None:
     wanted = layer(x)
     asked = []
     module.by_token_kernels = lambda *given: asked.append(given) is None
-    module.short_u_op = lambda *given: module.short_u_again(*given)[0]
+    module.short_u_op = lambda *given: module.short_u_passes(*given[:-1])[0]
     made, state = [], None
     for t in range(4):
         y, state = layer(x[:, t : t + 1], state=state, return_state=True)
