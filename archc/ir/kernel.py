@@ -56,7 +56,8 @@ class Kernel:
     `turn` is a dim that always does, in one loop for all that is stored. `exact`: its products
     of matrices are in float32 whatever the data are; those of `in_parts` are too, made of
     products of the two parts of a number. `tokenwise`: it walks the tokens, not chunks of them.
-    `why` says for a reader how it was cut.
+    `optional` are buffers that a launch may leave out: a walk then starts from 0, and what is not
+    stored is not made. `why` says for a reader how it was cut.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Kernel:
     second_split: Axis | None = None
     turn: Axis | None = None
     tokenwise: bool = False
+    optional: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +92,8 @@ class Segments:
     the buffer that it loads in its place, and `lasts` by a buffer of a state after the last chunk
     what the walk stores there of each segment, which nobody reads. A walk that makes states before
     the first chunk itself cannot start elsewhere: `again` is one that can. Of `rows` each segment
-    is given the one of its sequence.
+    is given the one of its sequence. `from_zero`: the first of `ends` is the walk itself, from 0
+    and without its results.
     """
 
     ends: tuple[Kernel, ...]
@@ -101,6 +104,7 @@ class Segments:
     applied: Axis | None = None
     again: Kernel | None = None
     rows: frozenset[str] = frozenset()
+    from_zero: bool = False
 
 
 @dataclass(frozen=True, eq=False)

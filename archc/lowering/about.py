@@ -44,7 +44,7 @@ def _is_called(node: Node, name: str) -> bool:
 
 def _of_walk(kernel: Kernel, recurrence: Node) -> list[str]:
     """The lines of what a walk makes at every chunk."""
-    loads = kernel.loads
+    loads, left_out = kernel.loads, [f"`{name}`" for name in sorted(kernel.optional)]
     captured = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
     texts = {name: formula(kernel.graph, id, loads) for name, id in captured.items()}
     long = {name: id for name, id in captured.items() if len(texts[name]) > LONGEST}
@@ -52,7 +52,8 @@ def _of_walk(kernel: Kernel, recurrence: Node) -> list[str]:
     body = recurrence.op.body
     inputs = ((node.id, node.op.name) for node in body if isinstance(node.op, ir.Input))
     known = {id: texts[name] for id, name in inputs if name in texts}
-    return [*_formulas(kernel.graph, long, loads), *_formulas(body, body.outputs, known)]
+    zero = [f"Without {', '.join(left_out)}: a segment, from a state of 0."] if left_out else []
+    return [*_formulas(kernel.graph, long, loads), *_formulas(body, body.outputs, known), *zero]
 
 
 def about_tokens(graph: Graph) -> str:

@@ -7,7 +7,8 @@ program has; without one it has all of a row of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,7 @@ from archc.lowering.values import (
     Values,
 )
 from archc.tile import language
-from archc.tile.compose import Composer, ceil_div, size
+from archc.tile.compose import Branch, Composer, ceil_div, size
 from archc.tile.handle import Tile
 
 CHUNK, BLOCK, CHUNKS = (size(name) for name in ("CHUNK", "BLOCK", "CHUNKS"))
@@ -341,9 +342,19 @@ class KernelValues(Values):
             }
             title = self._names[name]
             dtype = self._dtype(name, node, title)
-            self.tensors[name] = self.k.memory(title, axes, dtype)
+            optional = name in self.kernel.optional
+            self.tensors[name] = self.k.memory(title, axes, dtype, optional=optional)
             self.nodes[name] = node.id
         return self.tensors[name]
+
+    @contextmanager
+    def if_there(self, name: str, node: Node) -> Iterator[Branch | None]:
+        """Statements that are done where a launch has the buffer of a value; None: always."""
+        if name not in self.kernel.optional:
+            yield None
+            return
+        with self.k.branch(self.k.given(self.tensor(name, node))) as there, self.inner():
+            yield there
 
     def _kept(self, name: str, node: Node) -> list[Axis]:
         """The axes that a value has in memory."""

@@ -211,7 +211,8 @@ class _Kernel:
     def _write(self, name: str, node: Node, x: Padded, place: Place) -> None:
         """A tile to the buffer of a value, by one of the programs that have it."""
         v = self.v
-        v.store(v.tensor(name, node), x, v.in_memory(node, place), self._one_of(node))
+        with v.if_there(name, node):
+            v.store(v.tensor(name, node), x, v.in_memory(node, place), self._one_of(node))
 
     def _one_of(self, node: Node) -> list[Tile]:
         """Conditions that hold in one of the programs that have a value alike, so that it alone
@@ -271,14 +272,22 @@ class _Kernel:
     def _start(self, state: ir.State, id: int) -> Tile | Refusal:
         """A state before the first chunk, in registers."""
         v = self.v
-        start = v.value(id)
-        if isinstance(start, Refusal):
-            return start
         axes = [axis for axis in state.axes if axis.name not in v.indices]
         for axis in axes:
             v.whole(axis)
-        start = v.over(start.wide(), [v.dim(axis.name, axis) for axis in axes])
-        return v.title(start.tile, state.name)
+        dims = [v.dim(axis.name, axis) for axis in axes]
+        with v.if_there(self.kernel.loads.get(id, ""), self.kernel.graph[id]) as there:
+            start = v.value(id)
+            if isinstance(start, Refusal):
+                return start
+            made = v.over(start.wide(), dims).tile
+            if there is not None:
+                there.give(made)
+        if there is not None:
+            with v.k.otherwise(there) as missing:
+                missing.give(v.k.full(0.0, *dims))
+            (made,) = there.results
+        return v.title(made, state.name)
 
     def _step(self, recurrence: Node, carried: tuple[Tile, ...]) -> list[Tile] | Refusal:
         """The work at one chunk: the states that the next one gets, or the refusal of a value."""

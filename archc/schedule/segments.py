@@ -236,7 +236,10 @@ class _Walk:
             buffers.append(Buffer(name, Type(state.axes)))
         lasts = {end: names[state] for state, end in self.kernel.ends.items()}
         rows = frozenset() if again is None else rows_of(again) - {*starts}
-        return Segments(tuple(kernels), join, tuple(buffers), starts, lasts, row, again, rows)
+        return Segments(
+            tuple(kernels), join, tuple(buffers), starts, lasts, row, again, rows,
+            from_zero=again is None and not kept and {*self.rules.values()} == {SCALED},
+        )  # fmt: skip
 
     def _join_matrix(
         self, names: dict[str, str], kept: tuple[str, tuple[Axis, ...]], row: Axis, column: Axis

@@ -34,9 +34,10 @@ class File:
     """A file under construction: its top-level names, and its sections in order; `ending` are those
     that come last. What these call of the runtime is found from their text (`assembly.py`).
     `titles` are names of kernels by what they are without one: another of the same text needs no
-    second; `linear`: products with parameters are calls of `nn.Linear`; `slots`: a call reads one
-    token of each of several sequences, and writes what it keeps into memory that is there;
-    `programs` are the kernels that are tile programs.
+    second; `stand_ins` are launches of others in their place, by the same; `linear`: products with
+    parameters are calls of `nn.Linear`; `slots`: a call reads one token of each of several
+    sequences, and writes what it keeps into memory that is there; `programs` are the kernels that
+    are tile programs.
     """
 
     names: Names = field(default_factory=lambda: Names(top_level()))
@@ -50,6 +51,7 @@ class File:
     linear: bool = False
     slots: bool = False
     titles: dict[Hashable, str] = field(default_factory=dict)
+    stand_ins: dict[Hashable, Any] = field(default_factory=dict)
     programs: dict[str, Program] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)

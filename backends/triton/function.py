@@ -17,7 +17,7 @@ from archc.backends.triton.naming import pointer
 from archc.backends.triton.packed import read_by_chunks, why_alone
 from archc.backends.triton.program_launch import add_program
 from archc.backends.triton.schedule import Schedule, written
-from archc.backends.triton.segments import Launch, launch_walk
+from archc.backends.triton.segments import Launch, from_zero, launch_walk
 from archc.backends.writer import Writer
 
 from archc.dims import Axis
@@ -94,13 +94,16 @@ class KernelFunction(GraphFunction):
         self._note()
         self.body.packed = "sequence_rows" if self.packed else ""
         for place, each in enumerate(self.kernels):
-            title = self.add_kernel(each)
-            launch = Launch(self._arguments(each), self._rows(each))
             if each.kernel.walk is None:
-                self.launch(each, title, launch)
+                title = self.add_kernel(each)
+                self.launch(each, title, Launch(self._arguments(each), self._rows(each)))
             else:
                 found = self.schedule.segments(each.kernel, self.stream)
-                launch_walk(self, each, title, found, launch)
+                walk = from_zero(self, each, found)
+                title = self.add_kernel(walk)
+                launch_walk(
+                    self, walk, title, found, Launch(self._arguments(walk), self._rows(walk))
+                )
             self._leave(place)
 
     def _leave(self, place: int) -> None:

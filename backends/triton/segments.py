@@ -3,7 +3,8 @@
     segment = chunks_of_segment(...)      how many chunks each has; 0: sequences go whole
     if segment:
         walk_rows, join_rows = segment_tables(...)
-        segment_scan[...](...)            what each segment makes of a state of nothing
+        segment_scan[...](...)            what each segment makes of a state of nothing: a kernel of
+                                          its own, or the walk without a start and its results
         segment_transition[...](...)      what becomes of a state in it, where that is a matrix
         segment_carry[...](...)           the state that each starts from
     walk[...](...)                        sequences, or segments from there
@@ -14,9 +15,10 @@ The walk reads where its chunks are from a table, as that of packed sequences do
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from archc.backends.triton.alike import likeness
 from archc.backends.triton.kernel_program import KernelProgram, memory_of
 from archc.backends.triton.naming import pointer
 
@@ -44,6 +46,38 @@ class Launch:
     batch: str = ""
     loaded: Sequence[str] | None = None
     segments: str = ""
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A kernel that is launched in the place of one of segments, with nothing for some of its
+    tensors: by their names their places among those of the other, or None."""
+
+    made: KernelProgram
+    title: str
+    places: Mapping[str, int | None]
+
+
+def from_zero(
+    function: KernelFunction, made: KernelProgram, found: Segments | str
+) -> KernelProgram:
+    """A walk that may be launched without its first states and its results, if that is what the
+    first kernel of its segments does: where what is loaded for results alone would be missing, it
+    stays as it is."""
+    if isinstance(found, str) or not found.from_zero:
+        return made
+    part = _program(function, found, found.ends[0])
+    optional = {*made.kernel.stores, *found.starts}
+    if {*made.arguments} - {*optional, *found.lasts, *part.arguments}:
+        return made
+    return _program(function, found, replace(made.kernel, optional=frozenset(optional)))
+
+
+def _program(function: KernelFunction, found: Segments, kernel: Kernel) -> KernelProgram:
+    """A kernel of a walk in segments, with its program."""
+    lowered = lower(kernel, function.stream.name, memory_of(function.plan, found.buffers))
+    assert isinstance(lowered, Lowered), f"the scan of whole sequences has a program: {lowered}"
+    return KernelProgram(kernel, lowered)
 
 
 def launch_walk(
@@ -128,11 +162,35 @@ class _Segments:
         self._choose_rows()
         for kernel in self.found.ends:
             made = self._made(kernel)
-            launch = Launch(self._given(made) | self.chosen, self.rows, self.walks, self.loaded)
-            function.launch(made, function.add_kernel(made), launch)
+            self._launch(made, self._given(made) | self.chosen)
         made = self._made(self.found.join)
         launch = Launch(self._given(made), self.joined, sequences, (), self.walks)
         function.launch(made, function.add_kernel(made), launch)
+
+    def _launch(self, made: KernelProgram, given: Mapping[str, str]) -> None:
+        """The lines that launch a kernel of segments, or what stands in for it."""
+        function, known = self.function, self.function.scope.file.stand_ins
+        likeness_of_it = likeness(made.lowered.program)
+        if made.kernel is self.found.ends[0] and self.made.kernel.optional:
+            known.setdefault(likeness_of_it, self._stand_in(made))
+        other = known.get(likeness_of_it)
+        if other is None:
+            launch = Launch(given, self.rows, self.walks, self.loaded)
+            function.launch(made, function.add_kernel(made), launch)
+            return
+        texts = [given[name] for name in made.arguments]
+        given = {n: "None" if at is None else texts[at] for n, at in other.places.items()}
+        launch = Launch(given, self.rows, self.walks, self.loaded)
+        function.launch(other.made, other.title, launch)
+
+    def _stand_in(self, part: KernelProgram) -> StandIn:
+        """The walk itself, in the place of a kernel that starts from 0 and stores states alone."""
+        names, places = [*part.arguments], dict[str, int | None]()
+        for name in self.made.arguments:
+            own = self.found.lasts.get(name, name)
+            left_out = name in self.made.kernel.optional
+            places[name] = None if left_out else names.index(own)
+        return StandIn(self.made, self.title, places)
 
     def _again(self, kernel: Kernel) -> None:
         """The lines that launch the walk of segments, where it is not that of sequences."""
@@ -156,10 +214,7 @@ class _Segments:
 
     def _made(self, kernel: Kernel) -> KernelProgram:
         """A kernel of segments, with its program."""
-        memory = memory_of(self.function.plan, self.found.buffers)
-        lowered = lower(kernel, self.function.stream.name, memory)
-        assert isinstance(lowered, Lowered), f"the scan of whole sequences has a program: {lowered}"
-        return KernelProgram(kernel, lowered)
+        return _program(self.function, self.found, kernel)
 
     def _given(self, made: KernelProgram) -> dict[str, str]:
         """The arguments of a kernel of segments: they stand one after the other, in no batch."""

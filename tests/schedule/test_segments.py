@@ -96,6 +96,16 @@ def test_a_walk_that_makes_its_first_state_is_written_again() -> None:
     assert isinstance(same, Segments) and same.again is None
 
 
+def test_which_walks_are_their_own_first_kernel() -> None:
+    """From 0: what a segment makes of 0 is what it writes. What is left of a state is made beside
+    it, or starts elsewhere, in a kernel of its own."""
+    for spec, alone in (("kda", True), ("linear_attention_simple", True), ("gla", False)):
+        (_, found), *_ = walks(spec).values()
+        assert isinstance(found, Segments) and found.from_zero == alone
+    _, largest = walks("mlstm")["m"]
+    assert isinstance(largest, Segments) and not largest.from_zero
+
+
 def test_what_goes_whole_says_why() -> None:
     assert "no dim of these is free of it" in str(walks("ssm")["h"][1])
     linked = walks(str(OWN.parents[2] / "newcomers/titans.arch"))
