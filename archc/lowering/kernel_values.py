@@ -46,6 +46,9 @@ VARYING = (BATCH, SEQUENCES, SEGMENTS, TOKENS, CHUNKS)
 """Sizes that change from call to call: rows of the batch, rows of the table of sequences (or of
 what stands once for a sequence), segments, tokens, and chunks."""
 
+BACKWARD = size("BACKWARD")
+"""The constant that is 1 where a walk that may go either way goes backward, else 0."""
+
 STAGES = "STAGES"
 """The constant that says how many chunks ahead a walk loads."""
 

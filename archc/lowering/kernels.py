@@ -19,7 +19,7 @@ from archc.ir.graph import Node, Type
 from archc.ir.kernel import NEAR, WHOLE, Kernel, warps
 from archc.lowering.blocks import part_by_part
 from archc.lowering.chunk_rules import CHUNK_RULES
-from archc.lowering.kernel_values import CHUNKS, STAGES, KernelValues, Memory, made_here
+from archc.lowering.kernel_values import BACKWARD, CHUNKS, STAGES, KernelValues, Memory, made_here
 from archc.lowering.paired import DIMS
 from archc.lowering.turned import Turned, store_in_turn, sums_over
 from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Rules
@@ -249,7 +249,7 @@ class _Kernel:
             v.k.loop(0, count, *starts, index="step", ahead=self._ahead(op)) as turn,
             v.inner(),
         ):
-            at = high - 1 - turn.index if op.reverse else low + turn.index
+            at = self._at_turn(op, low, high, turn.index)
             title = op.stream.name if op.stream.name == self.tokens else "n"
             v.indices[op.stream.name] = Index(v.title(at, title))
             before, v.n = v.n, at
@@ -260,6 +260,18 @@ class _Kernel:
             return following
         v.indices.pop(self.tokens, None)
         return self._store_ends(op, turn.results)
+
+    def _at_turn(self, op: ir.Recurrence, low: Tile, high: Tile, turn: Tile) -> Tile:
+        """The chunk of a turn: from the last one on where a walk goes backward."""
+        v = self.v
+        if not self.kernel.told:
+            return high - 1 - turn if op.reverse else low + turn
+        v.k.fixed(BACKWARD)
+        with v.k.branch(v.k.at_most(BACKWARD, 0)) as forward:
+            forward.give(low + turn)
+        with v.k.otherwise(forward) as back:
+            back.give(high - 1 - turn)
+        return forward.results[0]
 
     def _ahead(self, op: ir.Recurrence) -> str | None:
         """How many turns ahead a walk loads; None where it makes both rows that read its states and

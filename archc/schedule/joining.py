@@ -129,6 +129,7 @@ class Join:
         return Kernel(
             of_segments(walk.name, CARRY), graph, self.loads, stores, walk.grid, walk.split,
             recurrence, walk.ends, why, most=MOST if self.exact else walk.most, exact=self.exact,
+            told=True,
         )  # fmt: skip
 
 

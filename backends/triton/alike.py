@@ -12,17 +12,22 @@ from typing import Any
 
 from archc.backends.triton.printer import mentioned
 
-from archc.tile.language import Block, Buffer, Program, Statement, Value
+from archc.tile.language import OF_BUFFER, Block, Buffer, Program, Statement, Value
+
+Order = dict[Buffer | str, int]
+"""The places of buffers among those of a program, by themselves and by what their dtypes are
+called."""
 
 
 def likeness(program: Program) -> Hashable:
     """A key that programs share which differ in names of buffers and of values alone, in notes and
     in places of a spec."""
-    order = {buffer: place for place, buffer in enumerate(program.buffers)}
+    order: Order = {buffer: place for place, buffer in enumerate(program.buffers)}
+    order |= {f"{OF_BUFFER}{buffer.name}": place for buffer, place in [*order.items()]}
     values: dict[Value, int] = {}
     head = (
         tuple(
-            (tuple(size for _, size in b.axes), b.dtype, b.steps, b.optional)
+            (tuple(size for _, size in b.axes), order.get(b.dtype, b.dtype), b.steps, b.optional)
             for b in program.buffers
         ),
         program.sizes, program.constants, program.grid, program.cooperative, program.varying,
@@ -31,28 +36,31 @@ def likeness(program: Program) -> Hashable:
     return head, _block(program.body, order, values)
 
 
-def _block(block: Block, order: dict[Buffer, int], values: dict[Value, int]) -> Hashable:
-    arguments = tuple(_named(value, values) for value in block.arguments)
+def _block(block: Block, order: Order, values: dict[Value, int]) -> Hashable:
+    arguments = tuple(_named(value, order, values) for value in block.arguments)
     lines = tuple(_statement(each, order, values) for each in block.statements)
-    return arguments, lines, tuple(_named(value, values) for value in block.yields)
+    return arguments, lines, tuple(_named(value, order, values) for value in block.yields)
 
 
-def _statement(made: Statement, order: dict[Buffer, int], values: dict[Value, int]) -> Hashable:
-    given = tuple(_named(value, values) for value in made.operands)
-    results = tuple(_named(value, values) for value in made.results)
+def _statement(made: Statement, order: Order, values: dict[Value, int]) -> Hashable:
+    given = tuple(_named(value, order, values) for value in made.operands)
+    results = tuple(_named(value, order, values) for value in made.results)
     inner = tuple(_block(each, order, values) for each in made.blocks)
     return _op(made.op, order), given, results, inner
 
 
-def _named(value: Value, values: dict[Value, int]) -> Hashable:
+def _named(value: Value, order: Order, values: dict[Value, int]) -> Hashable:
     """A value by its number and its type."""
-    return values.setdefault(value, len(values)), value.type
+    dtype = order.get(value.type.dtype, value.type.dtype)
+    return values.setdefault(value, len(values)), dtype, value.type.dims
 
 
-def _op(op: Any, order: dict[Buffer, int]) -> Hashable:
-    """An op, its buffer by its place among all."""
+def _op(op: Any, order: Order) -> Hashable:
+    """An op, its buffer by its place among all, and so the dtype of one."""
     if isinstance(op, Buffer):
         return Buffer, order[op]
+    if isinstance(op, str) and op in order:
+        return order[op]
     names = _fields(type(op))
     if names is not None:
         return type(op), *(_op(getattr(op, name), order) for name in names)

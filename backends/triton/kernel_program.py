@@ -43,8 +43,10 @@ class KernelProgram:
     @property
     def numbers(self) -> dict[str, str]:
         """How its program counts."""
-        wanted = mentioned(self.lowered.program)
-        return {name: text for name, text in NUMBERS.items() if name in wanted}
+        wanted, walk = mentioned(self.lowered.program), self.kernel.walk
+        backward = walk is not None and self.kernel.graph[walk].op.reverse
+        known = {**NUMBERS, "BACKWARD": str(int(backward))}
+        return {name: text for name, text in known.items() if name in wanted}
 
     @property
     def arguments(self) -> dict[str, Node]:
