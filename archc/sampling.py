@@ -17,6 +17,7 @@ from archc.ir import layer as ir
 from archc.ir.sizes import Number, callee_sizes, evaluate
 from archc.origin import origin_of
 from archc.runtime.kept_states import RaggedState, joined_states
+from archc.side_by_side import SideBySide
 from archc.slots import Slots, alone, taken, tokens_seen
 
 
@@ -138,9 +139,10 @@ class Text:
     rest: bool = False
     unread: int = field(init=False)
     slots: Slots | None = field(init=False, default=None)
+    copies: SideBySide = field(init=False)
 
     def __post_init__(self) -> None:
-        self.unread = self.tokens.shape[1]
+        self.unread, self.copies = self.tokens.shape[1], SideBySide(self.model)
 
     def last_state(self) -> Any:
         """The state after all tokens that were read, as the model has it."""
@@ -181,6 +183,7 @@ class Text:
         self.slots = Slots(self.model, len(rows), 2 * max(map(tokens_seen, rows)) + MORE_ROOM)
         for slot, row in enumerate(rows):
             self.slots.put(slot, row)
+        self.copies.follow(self.slots.model)
         return True
 
     def _next_of_each(self) -> Tensor:
@@ -301,7 +304,7 @@ def _steps(text: Text, count: int, choice: Choice, eos: int | None) -> Iterator[
     """The loop of `generate`: each step's tokens, [B]."""
     ended = torch.zeros(len(text.tokens), 1, dtype=torch.bool, device=text.tokens.device)
     for step in range(count):
-        with reading(text.model):
+        with reading(text.model), text.copies.used():
             logits = text.next_logits()
         _refuse_nan(text, logits)
         new = choice.draw(logits, step)

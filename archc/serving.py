@@ -34,6 +34,7 @@ from archc.sampling import (
     text_model,
     to_continue,
 )
+from archc.side_by_side import SideBySide
 
 
 @dataclass
@@ -466,10 +467,12 @@ class Together:
         place = self.logits.device
         self.about = _seen(self.logits)
         self.tokens = torch.full((slots, 1), NO_TOKEN, dtype=torch.int64, device=place)
+        self.copies, self.added = SideBySide(self.slots.model), False
         self.graph = self._recorded() if place.type == "cuda" else None
 
     def put(self, slot: int, state: Any, logits: Tensor) -> None:
         self._recorded_for(self.slots.put(slot, state))
+        self.added = True
         self.logits[slot] = logits[0]
         self.about[:, slot] = _seen(logits)[:, 0]
 
@@ -490,7 +493,8 @@ class Together:
             self.slots.lengths[slot] += 1
         every = [tokens.get(slot, NO_TOKEN) for slot in range(self.slots.count)]
         with reading(self.slots.model):
-            self._recorded_for(self.slots.make_room())
+            moved, self.added = self.copies.renew(every=self.added), False
+            self._recorded_for(self.slots.make_room() or moved)
             self.tokens.copy_(torch.tensor(every)[:, None])
             if self.graph is not None:
                 self.graph.replay()
@@ -504,7 +508,8 @@ class Together:
 
     def _run(self) -> None:
         """The step itself, of tensors alone: what a CUDA graph records."""
-        made = self.slots.run(self.tokens.clamp(min=0), self.tokens[:, 0] != NO_TOKEN)
+        with self.copies.used():
+            made = self.slots.run(self.tokens.clamp(min=0), self.tokens[:, 0] != NO_TOKEN)
         self.logits.copy_(self.kind.logits(made)[:, -1])
         self.about.copy_(_seen(self.logits))
 

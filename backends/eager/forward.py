@@ -53,7 +53,7 @@ class Forward:
             away = {*self.memory.other, *self.memory.optional}
             self.scope.use_regions(self.parts.file.by_regions(self.scope, self.layer, away))
         use_routes(self.scope, {*self.memory.other, *self.memory.optional})
-        if self.parts.file.by_regions is not None and not self.parts.file.slots:
+        if self.parts.file.by_regions is not None:
             params = {id for id, _ in self.layer.params}
             join_products(self.scope, params, {*self.memory.other, *self.memory.optional})
 
