@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,8 +45,8 @@ class SideBySide:
     def follow(self, model: nn.Module) -> None:
         """Let the generated code of a model ask for copies."""
         for each in model.modules() if self.wanted else ():
-            code = getattr(type(each).forward, "__globals__", {})
-            known = code.get("products_of")
+            code: dict[str, Any] = getattr(type(each).forward, "__globals__", {})
+            known: Any = code.get("products_of")
             if known is products_of or "ProductsOf" in code:  # imported, or embedded
                 code["products_of"] = standing(known)
 

@@ -19,8 +19,8 @@ from archc import slots as own_slots
 from archc.side_by_side import SideBySide
 from benchmarks.rows import Record, arguments, kernels
 
-WIDE = {"d": 2304, "H": 32, "K": 128, "V": 128}
-ROWS: Mapping[str, tuple[str, int, Mapping[str, int]]] = {
+WIDE: dict[str, Any] = {"d": 2304, "H": 32, "K": 128, "V": 128}
+ROWS: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
     f"{name} {batch}": (name, batch, sizes)
     for name, sizes in {"kda": {**WIDE, "r": 128}, "gated_delta": WIDE, "gla": WIDE}.items()
     for batch in (1, 64)
@@ -65,7 +65,7 @@ def replayed(step: Callable[[], None]) -> float:
 
 
 @torch.no_grad()
-def row(name: str, batch: int, sizes: Mapping[str, int]) -> dict[str, Any]:
+def row(name: str, batch: int, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers of one layer."""
     torch.manual_seed(0)
     layer: Any = archc.load(name).module(device="cuda", dtype=torch.bfloat16, **sizes)

@@ -106,7 +106,7 @@ def test_parameters_that_change(change: str, paying: None) -> None:
     copies = SideBySide(model)
     before = token(model, copies)
     CHANGES[change](model)
-    exact = {"rtol": 1e-5, "atol": 1e-6} if change == "another dtype" else {}
+    exact: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6} if change == "another dtype" else {}
     torch.testing.assert_close(token(model, copies), token(model), **exact)
     if change != "another dtype":
         assert not torch.allclose(before, token(model))
@@ -173,7 +173,7 @@ def test_only_on_a_gpu() -> None:
 def test_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`generate` and a pool draw the same tokens with copies, also of parameters that change while
     sequences go on."""
-    sizes = {"vocab": 11, "d": 8, "H": 2, "L": 2}
+    sizes: dict[str, Any] = {"vocab": 11, "d": 8, "H": 2, "L": 2}
     told = []
     for wanted in (False, True):
         monkeypatch.setattr(side_by_side, "pays", lambda model, wanted=wanted: wanted)
@@ -193,6 +193,6 @@ def test_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
                 numbers.append(pool.add(prompt[:4], 3, temperature=0))
         found += [pool.tokens(n).tolist() for n in numbers]
         told.append(found)
-        copies = pool.lanes.copies
-        assert bool(copies.known) == wanted
+        lanes: Any = pool.lanes
+        assert bool(lanes.copies.known) == wanted
     assert told[0] == told[1]
