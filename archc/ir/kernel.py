@@ -57,7 +57,8 @@ class Kernel:
     of matrices are in float32 whatever the data are; those of `in_parts` are too, made of
     products of the two parts of a number. `tokenwise`: it walks the tokens, not chunks of them.
     `optional` are buffers that a launch may leave out: a walk then starts from 0, and what is not
-    stored is not made. `told`: which way it walks is for a launch to say. `why` says for a reader how it was cut.
+    stored is not made. `told`: which way it walks is for a launch to say. `why` says for a reader
+    how it was cut.
     """
 
     name: str

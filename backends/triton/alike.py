@@ -22,8 +22,9 @@ called."""
 def likeness(program: Program) -> Hashable:
     """A key that programs share which differ in names of buffers and of values alone, in notes and
     in places of a spec."""
-    order: Order = {buffer: place for place, buffer in enumerate(program.buffers)}
-    order |= {f"{OF_BUFFER}{buffer.name}": place for buffer, place in [*order.items()]}
+    order: Order = {}
+    for place, buffer in enumerate(program.buffers):
+        order |= {buffer: place, f"{OF_BUFFER}{buffer.name}": place}
     values: dict[Value, int] = {}
     head = (
         tuple(
