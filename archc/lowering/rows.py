@@ -8,7 +8,7 @@ from dataclasses import replace
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node
-from archc.lowering.algebra import masked_at
+from archc.lowering.algebra import counted, masked_at
 from archc.lowering.systems import matrix_scan
 from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
 from archc.tile.handle import Tile
@@ -82,6 +82,24 @@ def sums(v: Values, node: Node, place: Place) -> Made:
         made = made - added
     off = {op.axis}
     return replace(x, tile=made, zero=x.zero - off, finite=x.finite - off, number=None)
+
+
+def rest(v: Values, node: Node, place: Place) -> Made:
+    """The last of running sums less that of each row, in the dtype of the sums."""
+    op, operand = node.op, node.operands[0]
+    refused = v.not_whole(node, place, op.axis)
+    if refused is not None:
+        return refused
+    axis = v.frame.graph[operand].type.axis(op.axis)
+    at_last = counted(v, axis, -1)
+    x, last = v.stored(operand, place), v.stored(operand, {**place, op.axis: Index(at_last)})
+    if isinstance(x, Refusal):
+        return x
+    if isinstance(last, Refusal):
+        chosen = v.whole(axis).at.equals(at_last)
+        last = Padded(v.k.where(chosen, x.tile, v.like(0.0, x.tile)).sum(op.axis))
+    left = v.k.apply("sub", last.tile, x.tile, dims_in=x.labels).to("f32")
+    return replace(x, tile=left, stored=False, number=None)
 
 
 def _by_products(v: Values, x: Tile, axis: str, reverse: bool) -> Tile:

@@ -4,7 +4,7 @@
 
 A kernel makes the decay between two rows from the sums at three places: the two rows, and the
 border between the halves of the tree that lies between them. exp of sums is made from the same
-sums.
+sums: of those from the first row on, and of those behind a row, which are the last ones less its.
 """
 
 from __future__ import annotations
@@ -51,11 +51,16 @@ def _along_one_dim(graph: Graph, node: Node, heads: Collection[str]) -> bool:
 
 
 def _share(graph: Graph, made: int) -> None:
-    """exp of the plain sums of the same gates reads these."""
-    (gates,) = graph[made].operands
-    op = replace(graph[made].op, gates=False)
+    """exp of the plain sums of the same gates reads these, and exp of the sums from the next row on
+    what is left of the last one."""
+    (gates,), row = graph[made].operands, graph[made].op.axis
+    plain, after = ck.Sums(row), ck.Sums(row, reverse=True, exclusive=True)
     for user in graph.users(gates):
-        readers = [graph[reader].op for reader in graph.users(user)]
+        op, readers = graph[user].op, [graph[reader].op for reader in graph.users(user)]
         only_exp = all(isinstance(r, ir.Elementwise) and r.fn == "exp" for r in readers)
-        if graph[user].op == op and readers and only_exp:
+        if op not in (plain, after) or not readers or not only_exp:
+            continue
+        if op == plain:
             graph.substitute(user, made)
+            continue
+        graph.substitute(user, graph.add(ck.Rest(row), made, span=graph[user].span))

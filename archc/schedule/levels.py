@@ -21,7 +21,7 @@ the chunks or by PyTorch."""
 
 RECOMPUTED = (
     ir.Input, ir.Constant, ir.Position, ir.Delta, ir.Elementwise, ck.Chunks, ck.Tokens, ck.Place,
-    ck.Expand, ck.AtLast, ck.Detach,
+    ck.Expand, ck.AtLast, ck.Detach, ck.Rest,
 )  # fmt: skip
 """Ops that may be done again where their value is needed: they cost no more than memory does."""
 

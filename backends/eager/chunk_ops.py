@@ -301,6 +301,14 @@ def spans(scope: Scope, node: Node) -> Value:
     return settled(scope, node, text, [*rest, op.row, op.col.name])
 
 
+def rest(scope: Scope, node: Node) -> Value:
+    """`x[..., -1:, :] - x`."""
+    x = tensor(scope, node.operands[0])
+    behind = [":"] * (len(x.layout) - 1 - x.layout.index(node.op.axis))
+    last = Text(f"{x.text.at(ATOM)}[{', '.join(('...', '-1:', *behind))}]", ATOM)
+    return Value(binary("-", ADD, last, x.text), x.layout, x.kind)
+
+
 def spans_gradient(scope: Scope, node: Node) -> Value:
     """`spans_gradient(x)`."""
     op, x = node.op, tensor(scope, node.operands[0])
@@ -407,6 +415,7 @@ CHUNK_EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
     ck.Unwindow: unwindow,
     ck.Expand: expand,
     ck.Sums: sums,
+    ck.Rest: rest,
     ck.Move: move,
     ck.Scan: scan,
     ck.BlockSums: block_sums,

@@ -34,6 +34,7 @@ OPS: list[tuple[object, tuple[str, ...]]] = [
     (ck.Detach(), ("batch i K",)),
     (ck.Last("t"), ("batch t K", "batch K")),
     (ck.Sums("i"), ("batch i K",)),
+    (ck.Rest("i"), ("batch i K",)),
     (ck.Move("i", 1), ("batch i K",)),
     (ck.Scan("i"), ("batch i K", "batch i K", "batch K")),
     (ck.Scan("i", matrix=("K'", "K")), ("batch i K' K", "batch i K", "batch K")),

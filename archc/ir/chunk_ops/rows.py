@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from archc.ir.chunk_ops.op import MADE_FOR_FIRST, ChunkOp, Cotangents, Gradients, Moving
+from archc.ir.chunk_ops.op import (
+    MADE_FOR_FIRST,
+    ChunkOp,
+    Cotangents,
+    Gradients,
+    MadeByGradients,
+    Moving,
+)
 from archc.ir.chunk_ops.stacks import Place, Select
 from archc.ir.graph import Node, Type
 from archc.ir.named import Named
@@ -61,6 +68,27 @@ class Sums(ChunkOp):
 LEAST_GATE = -104.0
 """exp of it is 0 in float32: a log gate can be no less. Sums of such gates stay small enough that
 differences of them are right."""
+
+
+@dataclass(frozen=True)
+class Rest(MadeByGradients):
+    """What follows each row along `axis`, of running sums: the last one less that of the row."""
+
+    changed = "rest"
+    axis: str
+
+    def typed(self, types: Types) -> Type:
+        return along(self.axis, types)
+
+    def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
+        return elements(node.type.axes, lengths)
+
+    def reduction_dims(self) -> tuple[str, ...]:
+        return (self.axis,)
+
+    def meaning(self, node: Node, scope: Scope, x: Named) -> Named:
+        along = x.names.index(self.axis)
+        return Named(x.data.narrow(along, x.data.shape[along] - 1, 1) - x.data, x.names)
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def test_sums_and_moves() -> None:
         f"s{r:d}{e:d}": s.add(ck.Sums("i", r, e), u) for r in (False, True) for e in (False, True)
     }
     moved = {f"m{k + 2}": s.add(ck.Move("i", k, 1), u) for k in (-2, 1)}
-    agrees(s.outputs(**found, **moved))
+    agrees(s.outputs(**found, **moved, rest=s.add(ck.Rest("i"), found["s00"])))
 
 
 def test_unwindow() -> None:

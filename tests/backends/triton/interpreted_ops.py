@@ -149,6 +149,10 @@ def rows() -> Cases:
         )  # fmt: skip
         yield f"sums, {how}", s
     s = Sketch()
+    gated = s.add(ck.Sums("i", gates=True), gates(s, "g", "batch t H K"))
+    s.outputs(sums=gated, rest=s.add(ck.Rest("i"), gated))
+    yield "what is left of sums", s
+    s = Sketch()
     u = cut(s, s.input("x", "batch t H K"))
     moved = {f"by_{k}_{fill}".replace("-", "m"): s.add(ck.Move("i", k, fill), u)
              for k in (-2, -1, 1, 3) for fill in (0, 1)}  # fmt: skip

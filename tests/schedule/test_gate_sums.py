@@ -1,0 +1,30 @@
+"""Sums of gates that are in memory for pairs of rows, read by what else is made of gates."""
+
+from __future__ import annotations
+
+import pytest
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.schedule.gate_sums import with_sums
+from tests.schedule.test_joint_pairs import check_same
+from tests.schedule.test_partition import recurrence_of
+
+
+@pytest.mark.parametrize("spec", ["kda", "gla"])
+def test_one_running_sum_of_gates_is_all_that_a_memory_needs(spec: str) -> None:
+    """Decays from the start of a chunk read it, and decays to its end what is left of it."""
+    recurrence = recurrence_of(spec)
+    for graph in (recurrence.chunked.forward, recurrence.chunked.backward):
+        after = with_sums(graph, recurrence.heads)
+        sums = [n for n in after if isinstance(n.op, ck.Sums) and _is_chunked_input(after, n)]
+        assert [n.op.gates for n in sums] == [True]
+        assert [n.operands[0] for n in after if isinstance(n.op, ck.Rest)] == [sums[0].id]
+        check_same(graph, after)
+
+
+def _is_chunked_input(graph: Graph, node: Node) -> bool:
+    """Whether a node is made of an input in chunks."""
+    (chunks,) = (graph[operand] for operand in node.operands)
+    return isinstance(chunks.op, ck.Chunks) and isinstance(graph[chunks.operands[0]].op, ir.Input)
