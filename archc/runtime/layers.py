@@ -410,7 +410,8 @@ def softmax_attention(
     T, S, heads = q.shape[1], k.shape[1], max(k.shape[2], v.shape[2])
     if T == 0 or S == 0:
         return (q[..., :1] * 0 + (k.sum() + v.sum()) * 0).expand(*q.shape[:3], v.shape[3])
-    split = T == 1 and q.is_cuda and q.dtype != torch.float32 and q.shape[3] == v.shape[3]
+    split = T == 1 and read is None and q.is_cuda and q.dtype != torch.float32
+    split = split and q.shape[3] == v.shape[3]
     if heads == 1 < q.shape[2] and (T == 1 or not causal) and not split:
         # heads that read the same are readers; a kernel splits what one token alone reads
         readers = q.flatten(1, 2).unsqueeze(2)
