@@ -42,12 +42,10 @@ from archc.lowering.token import RegionKernels, lower
 from archc.numerics.factors import parts_in_loops
 from archc.numerics.gates import gates_in_logs
 from archc.recurrence.affine.normalize import decays
-from archc.recurrence.affine.vectors import vectors_as_rows
 from archc.recurrence.chunk.chunked import chunked
 from archc.recurrence.law.numbers import with_laws
 from archc.regions.cut import regions
 from archc.regions.gradient import gradient_of
-from archc.regions.noise import drawn_before
 from archc.regions.packed import with_tails
 from archc.schedule.budget import within_budget
 from archc.schedule.choosing import choices_within
@@ -105,8 +103,8 @@ def _again(
 
 
 def _placed(layer: ir.Layer) -> ir.Layer:
-    """Token regions that no dropout cuts in two, and choices where they are scored."""
-    return rewrite(layer, [drawn_before, choices_within])
+    """Choices where they are scored."""
+    return rewrite(layer, [choices_within])
 
 
 def differentiate(
@@ -150,7 +148,7 @@ def entered(layer: ir.Layer) -> ir.Layer:
     """The layer, its recurrences with gates as logarithms, turns as angles and outer products as
     factors, and all else that enters them where the spec has it: what a memory taken out has as
     arguments."""
-    return in_logs(vectors_as_rows(parts_in_loops(simplify(layer))))
+    return in_logs(parts_in_loops(simplify(layer)))
 
 
 PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
@@ -160,7 +158,6 @@ PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
     ("scales", scaled_queries),
     ("absorb", absorb),
     ("factors", parts_in_loops),
-    ("vectors", vectors_as_rows),
     ("gates", in_logs),
     ("chunk", in_chunks),
 )

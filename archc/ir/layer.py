@@ -91,7 +91,8 @@ class Delta:
 @dataclass(frozen=True)
 class Noise:
     """Dropout's factor with the shape of its operand: in training 0 with probability p (a number)
-    and 1/(1 - p) otherwise; 1 outside training. The operand gives only the shape."""
+    and 1/(1 - p) otherwise; 1 outside training. The operand gives only the shape. A second one, if
+    there is any, is the seed that the factor is a function of."""
 
     p: sympy.Expr
 

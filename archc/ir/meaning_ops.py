@@ -23,6 +23,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.named import Named
 from archc.ir.sizes import Number, evaluate
+from archc.runtime.philox import factor_of_seed
 from archc.tables import complete
 
 
@@ -119,8 +120,11 @@ def delta(node: Node, scope: Scope) -> Named:
     return Named(identity, node.type.names)
 
 
-def noise(node: Node, scope: Scope, like: Named) -> Named:
-    return Named(torch.ones_like(scope.real(like.data)), like.names)
+def noise(node: Node, scope: Scope, like: Named, seed: Named | None = None) -> Named:
+    if seed is None:
+        return Named(torch.ones_like(scope.real(like.data)), like.names)
+    p, data = scope.number(node.op.p), like.to(node.type.names)
+    return Named(factor_of_seed(seed.data, data.shape, p, scope.like), node.type.names)
 
 
 # --- tokenwise algebra -------------------------------------------------------------------------

@@ -38,9 +38,10 @@ class TokenRegion:
     """One region: `members` are its nodes in the layer, `graph` the same by itself. `reads` gives
     each input of the graph its node in the layer, `makes` each output; `pasts` are the inputs that
     hold what was before the first token. `tables` are the inputs that nothing learned is behind,
-    such as cosines of positions and the factors of dropout: they have no gradient. `passes` and
-    `least` are numbers a token that PyTorch would move, and that the region must move, at sample
-    sizes.
+    such as cosines of positions: they have no gradient. `seeds` are the inputs of which dropout's
+    random numbers are a function, each with its node in the layer; outside of training they are
+    missing. `passes` and `least` are numbers a token that PyTorch would move, and that the region
+    must move, at sample sizes.
     `packed`: the sequences may stand one after the other in a batch of 1; `tails` are the outputs
     that are the last tokens of a sequence alone, each with the past that it is kept for."""
 
@@ -54,6 +55,7 @@ class TokenRegion:
     tables: frozenset[str]
     passes: float
     least: float
+    seeds: Mapping[str, int] = field(default_factory=dict)
     packed: bool = False
     tails: Mapping[str, str] = field(default_factory=dict)
 

@@ -46,14 +46,17 @@ BLOCK_T, EACH = "BLOCK_T", "TURNS"
 """Tokens of a block; turns that a program takes one after the other, a block of tokens each."""
 
 AHEAD = 4
-"""How many tokens ahead those loads are that a walk waits for: turns are short. On an H100 the
-gradient of a convolution with a norm took 269 us with none ahead, and 219 with 4."""
+"""How many tokens ahead a walk's loads are. On an H100 the gradient of a convolution with a norm
+took 269 us with none ahead, and 219 with 4."""
 
 BORDERS = "@borders"
 """The key of the table of packed sequences among buffers."""
 
 IO = "IO"
 """The dtype of the data: whatever a tensor has, arithmetic is in float32."""
+
+STORED = {"real": IO, "int": "i64", "bool": "bool"}
+"""The dtypes of values in memory, by their own."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,7 @@ class TokenProgram(Values):
 
     def _given(self, node: Node) -> Buffer:
         """The memory of an input: contiguous, but that tokens of what enters may lie apart."""
-        name, dtype = node.op.name, {"real": IO, "int": "i64", "bool": "bool"}[node.type.dtype]
+        name, dtype = node.op.name, STORED[node.type.dtype]
         enters = name in self.region.reads or primal(name) in self.region.makes
         first = [axis.kind for axis in node.type.axes[:2]] == ["batch", "stream"]
         apart = enters and first and self.edge(name) is None
@@ -176,7 +179,8 @@ class TokenProgram(Values):
 
     def _buffer(self, name: str, node: Node, dtype: str, rows: str = "") -> Buffer:
         axes = {plain(axis.name): self._length(name, axis) for axis in node.type.axes}
-        return self.k.memory(plain(name), axes, dtype, rows=rows)
+        drawn = name in self.region.seeds
+        return self.k.memory(plain(name), axes, dtype, rows=rows, optional=drawn)
 
     def _length(self, name: str, axis: Axis) -> sympy.Expr:
         """How long an axis of a tensor is."""
@@ -474,7 +478,8 @@ class TokenProgram(Values):
     def _made_buffer(self, name: str, node: Node) -> Buffer:
         """The memory of what runs along the tokens."""
         own = is_token_type(node.type, self.stream)
-        return self._buffer(name, node, IO) if own else self._share_buffer(name, node)
+        dtype = STORED[node.type.dtype]
+        return self._buffer(name, node, dtype) if own else self._share_buffer(name, node)
 
     def _share_buffer(self, name: str, node: Node) -> Buffer:
         """The sums of each program: the axes of the grid that a value lacks, then its own."""
@@ -493,7 +498,7 @@ class TokenProgram(Values):
         """Tokens one after the other, or blocks of them, and in the end the sums of all."""
         k, walk = self.k, self.walk
         for node in self.graph:
-            if isinstance(node.op, ir.Input) and self.stream not in node.type.names:
+            if self._is_everywhere(node):
                 self.stored(node.id)  # the same in every turn
         dims = [self._share_dims(node) for node in rest.values()]
         start = [k.full(0.0, *each).named(made[n].name) for n, each in zip(rest, dims, strict=True)]
@@ -522,6 +527,11 @@ class TokenProgram(Values):
                 total = k.where(elsewhere, total, 0.0)
             self._store_share(rest[name], made[name], total)
         return None
+
+    def _is_everywhere(self, node: Node) -> bool:
+        """Whether an input is the same for all tokens, and there in every launch."""
+        everywhere = isinstance(node.op, ir.Input) and self.stream not in node.type.names
+        return everywhere and node.op.name not in self.region.seeds
 
     def _made_at_once(self, nodes: Sequence[Node]) -> Refusal | None:
         """Make values before any is stored."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ from archc.tile.language import Dim
 
 if TYPE_CHECKING:
     from archc.lowering.token import TokenProgram
+
+LARGEST = 3.4028234663852886e38
+"""The largest number of float32."""
 
 LARGER = ("max", "min", "relu")
 """Functions that may drop a NaN on a GPU."""
@@ -181,6 +185,57 @@ def _axes_of(v: TokenProgram, node: Node) -> dict[str, Axis]:
     return found
 
 
+def top(v: TokenProgram, node: Node, place: Place) -> Made:
+    """Whether each place of an axis has one of the `count` largest values, of equals the first: the
+    largest of those that are left is taken so many times. A NaN counts as the largest, and is not
+    chosen; nor is -inf."""
+    axis = node.type.axis(node.op.axis)
+    if not v.is_own(axis.name, place[axis.name]):
+        return v.refused(node, f"a choice is wanted at other places along {axis.name}")
+    x = v.value(node.operands[0], place)
+    if isinstance(x, Refusal):
+        return x
+    dims = [v.dim(name, node.type.axis(name)) for name in v.sorted({*x.labels, axis.name})]
+    value = v.masked(v.over(x.wide(), dims), (axis.name,), -math.inf).tile
+    wrong = v.k.apply("ne", value, value)
+    ordered = v.k.where(wrong, math.inf, v.k.apply("min", value, LARGEST))
+    with v.k.loop(0, v.size(node.op.count), ordered, index="turn") as turn, v.inner():
+        (left,) = turn.carried
+        names = tuple(dim.name for dim in dims)
+        first = left.reduce("argmax", axis.name)
+        best = v.k.apply("eq", place[axis.name].at, first, dims_in=names)
+        turn.next(v.k.apply("where", best, -math.inf, left, dims_in=names))
+    return Padded(turn.results[0].equals(-math.inf) & (value > -math.inf))
+
+
+def noise(v: TokenProgram, node: Node, place: Place) -> Made:
+    """The factor of a dropout: 0 or 1/(1 - p), by a number of the seed and of the element's place
+    in memory; without a seed 1."""
+    seed = v.graph[node.operands[1]].op.name
+    p = _number(v, node.op.p)
+    counter = _counted(v, node, place)
+    with v.k.branch(v.k.given(v.memory[seed])) as there, v.inner():
+        drawn = v.k.random(v.k.load(v.memory[seed]), counter)
+        there.give(v.k.where(drawn >= p, 1.0 / (1.0 - p), 0.0))
+    with v.k.otherwise(there) as missing:
+        missing.give(v.k.full(1.0, *counter.dims))
+    return Padded(there.results[0], finite=frozenset(dim.name for dim in counter.dims))
+
+
+def _number(v: TokenProgram, value: sympy.Expr) -> Tile:
+    """A real number, or an option of the layer as an argument of the launch."""
+    return v.k.lift(value if value.is_number else v.option(value, whole=False))
+
+
+def _counted(v: TokenProgram, node: Node, place: Place) -> Tile:
+    """How many elements of a value come before each in memory."""
+    first, *rest = node.type.axes
+    found = place[first.name].at.to("i64")
+    for axis in rest:
+        found = found * v.whole_number(axis.size).to("i64") + place[axis.name].at.to("i64")
+    return found
+
+
 def gather(v: TokenProgram, node: Node, place: Place) -> Made:
     """The operand at other places of an axis."""
     value, index = node.operands
@@ -279,6 +334,8 @@ TOKEN_RULES: Rules = {
     ir.Constant: constant,
     ir.Position: position,
     ir.Delta: algebra.delta,
+    ir.Noise: noise,
+    ir.Top: top,
     ir.Elementwise: elementwise,
     ir.Reduce: reduce,
     ir.Contract: contract,

@@ -81,6 +81,8 @@ def _along(graph: Graph, node: Node, stream: str) -> set[str]:
     sequences too is summed by whoever gathers the sums of all programs."""
     if isinstance(node.op, ir.Gather) and runs_through(graph, node.operands[0]):
         return {node.op.axis}
+    if isinstance(node.op, ir.Top):
+        return {node.op.axis}
     if isinstance(node.op, ir.Reduce):
         type = graph[node.operands[0]].type
         shared = {axis.name for axis in type.axes if axis.kind == "batch"} | {stream}

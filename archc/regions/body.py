@@ -10,7 +10,7 @@ import sympy
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.free_names import numbered
-from archc.ir.graph import Graph, Node
+from archc.ir.graph import Graph, Node, Type
 from archc.ir.token_region import Past
 from archc.ir.typing import layer_graph
 from archc.regions.token_ops import is_free, is_of_parameters
@@ -19,7 +19,7 @@ from archc.regions.token_ops import is_free, is_of_parameters
 @dataclass
 class Body:
     """A region's graph under construction: `ids` of the layer's nodes in it, the names of its
-    inputs and outputs with their nodes, and its pasts."""
+    inputs and outputs with their nodes, its pasts, and the seeds of its dropouts."""
 
     home: Graph
     members: frozenset[int]
@@ -29,6 +29,7 @@ class Body:
     reads: dict[str, int] = field(default_factory=dict)
     makes: dict[str, int] = field(default_factory=dict)
     pasts: dict[str, Past] = field(default_factory=dict)
+    seeds: dict[str, int] = field(default_factory=dict)
 
     def fill(self, name: str) -> None:
         """All members in dataflow order, and what leaves."""
@@ -37,7 +38,7 @@ class Body:
                 self._add(node)
         for node in self.home:
             if node.id in self.members and leaves(self.home, self.members, node.id):
-                called = node.name or (name if not self.makes else "made")
+                called = _own_name(node) or (name if not self.makes else "made")
                 self.makes[self._fresh(called)] = node.id
         self.graph.outputs = {output: self.ids[id] for output, id in self.makes.items()}
 
@@ -45,6 +46,8 @@ class Body:
         operands = [self.value(operand) for operand in node.operands]
         if isinstance(node.op, ir.Shift | ir.Window):
             operands = [self._after_past(node, operands[0])]
+        if isinstance(node.op, ir.Noise):
+            operands = [operands[0], self._seed(node)]
         self.ids[node.id] = self.graph.add(node.op, *operands, name=node.name, span=node.span)
 
     def value(self, id: int) -> int:
@@ -73,9 +76,15 @@ class Body:
         there = make.fn("ge", position, make.number(0))
         return Builder(self.graph, node.span).fn("where", there, x, past)
 
+    def _seed(self, node: Node) -> int:
+        """The seed of a dropout."""
+        name = self._fresh("seed")
+        self.seeds[name] = node.id
+        return self.graph.add(ir.Input(name, Type((), "int")), span=node.span)
+
     def _fresh(self, name: str) -> str:
-        """A name that no input, output or past has."""
-        return numbered(name, {*self.reads, *self.makes, *self.pasts})
+        """A name that nothing has which enters or leaves."""
+        return numbered(name, {*self.reads, *self.makes, *self.pasts, *self.seeds})
 
 
 def leaves(home: Graph, members: Collection[int], id: int) -> bool:
@@ -89,7 +98,12 @@ def input_name(home: Graph, id: int, members: Collection[int]) -> str:
     node = home[id]
     if isinstance(node.op, ir.Input | ir.Param | ir.Result):
         return node.op.name
-    return node.name or f"{nearest(home, id, members)}_raw"
+    return _own_name(node) or f"{nearest(home, id, members)}_raw"
+
+
+def _own_name(node: Node) -> str | None:
+    """The name of a value, or a word for what it is."""
+    return node.name or ("chosen" if isinstance(node.op, ir.Top) else None)
 
 
 def nearest(home: Graph, id: int, members: Collection[int]) -> str:

@@ -17,7 +17,7 @@ from archc.ir.graph import Graph, Node, Type
 from archc.ir.routes import routed
 from archc.ir.token_region import Left, TokenRegion, is_token_type
 from archc.regions.body import Body, leaves, nearest
-from archc.regions.token_ops import fits, learns_nothing
+from archc.regions.token_ops import fits, is_table
 
 WORTH = 1.5
 """How many times the bytes of a region PyTorch must move for a kernel of its own to be worth it."""
@@ -27,6 +27,10 @@ SAMPLE = 64
 
 TAPS = 4
 """How many passes a short convolution is in PyTorch, each of which reads two values."""
+
+
+CHOICE = 12
+"""How many passes a choice of the largest is in PyTorch."""
 
 
 def regions(
@@ -79,11 +83,17 @@ class _Partition:
         self.graph = graph
         self.home = {node.id: node.id for node in graph}
         self.members = {node.id: [node.id] for node in graph}
+        choices = [node.id for node in graph if isinstance(node.op, ir.Top)]
+        self.behind = {id: graph.descendants(id) for id in choices}
 
     def join(self, one: int, other: int) -> None:
-        """Make one group of two, if no path leaves it and comes back."""
+        """Make one group of two, if no path leaves it and comes back, and no choice is made in it
+        that it reads: a gradient must not choose anew."""
         a, b = self.home[one], self.home[other]
         if a == b or self._leads_around(a, b) or self._leads_around(b, a):
+            return
+        both = {*self.members[a], *self.members[b]}
+        if any(id in both and behind & both for id, behind in self.behind.items()):
             return
         for id in self.members.pop(b):
             self.home[id] = a
@@ -128,10 +138,11 @@ def _region(graph: Graph, members: frozenset[int], stream: str) -> TokenRegion:
     ends = (*body.reads.values(), *body.makes.values())
     least = sum(_sampled(numbers(graph[id].type, stream)) for id in ends)
     passes = sum(_sampled(_moved(graph, graph[id], stream)) for id in members)
-    tables = frozenset(name for name, id in body.reads.items() if learns_nothing(graph, id, stream))
+    tables = frozenset(name for name, id in body.reads.items() if is_table(graph, id, stream))
     return TokenRegion(
-        name, stream, members, body.graph, body.reads, body.makes, body.pasts, tables, passes, least
-    )
+        name, stream, members, body.graph, body.reads, body.makes, body.pasts, tables, passes,
+        least, body.seeds,
+    )  # fmt: skip
 
 
 def _learns(region: TokenRegion) -> bool:
@@ -170,13 +181,17 @@ def _sampled(count: sympy.Expr) -> float:
 
 
 def _moved(graph: Graph, node: Node, stream: str) -> sympy.Expr:
-    """How many numbers PyTorch reads and writes for a node, a token."""
+    """How many numbers PyTorch reads and writes for a node, a token: of a dropout the mask, of a
+    byte each, as it has no factor."""
     if isinstance(node.op, ir.Window) or _is_half_of_silu(graph, node):
         return sympy.Integer(0)
     made = numbers(node.type, stream)
+    if isinstance(node.op, ir.Noise | ir.Top):
+        return made / 2 if isinstance(node.op, ir.Noise) else CHOICE * made
     if any(isinstance(graph[o].op, ir.Window) for o in node.operands):
         return TAPS * 3 * made
-    return sympy.Add(made, *(numbers(graph[o].type, stream) for o in {*node.operands}))
+    read = [graph[o] for o in {*node.operands} if not isinstance(graph[o].op, ir.Noise)]
+    return sympy.Add(made, *(numbers(each.type, stream) for each in read))
 
 
 def _is_half_of_silu(graph: Graph, node: Node) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK_OPS
 from archc.ir.token_region import Gradient, TokenRegion
+from archc.ir.value_names import cotangent
 from archc.regions.inverse import with_gathers
 
 Differentiate = Callable[..., Any]
@@ -21,7 +22,8 @@ Differentiate = Callable[..., Any]
 
 def gradient_of(region: TokenRegion, differentiate: Differentiate) -> Gradient:
     """The gradients of the real inputs of a region, but of its tables, which are of positions
-    alone. Raises NoGradient where an op has none."""
+    alone, and of what is only compared or chosen by, if anything else enters. Raises NoGradient
+    where an op has none."""
     graph = region.graph
     wanted = tuple(
         node.op.name
@@ -33,4 +35,7 @@ def gradient_of(region: TokenRegion, differentiate: Differentiate) -> Gradient:
     given = tuple(n for n, id in graph.outputs.items() if graph[id].type.dtype == "real")
     found = differentiate(graph, wanted, given, again=(*ir.OPS, *CHUNK_OPS))
     assert not found.saved, [each.name for each in found.saved]
-    return Gradient(with_gathers(found.backward), wanted, given)
+    reached = tuple(name for name in wanted if name not in found.unreached) or wanted
+    backward = found.backward.copy()
+    backward.outputs = {cotangent(name): backward.outputs[cotangent(name)] for name in reached}
+    return Gradient(with_gathers(backward), reached, given)

@@ -31,6 +31,10 @@ def fits(graph: Graph, node: Node, stream: str) -> bool:
             return node.op.stream == stream and node.type.dtype == "real"
         case ir.Window():
             return is_convolved(graph, node, stream)
+        case ir.Noise():
+            return True
+        case ir.Top(axis):
+            return node.type.axis(axis).kind == "dim"
         case ir.Gather():
             return is_free(graph, node.operands[1])
         case _:
@@ -111,11 +115,6 @@ def is_of_parameters(graph: Graph, id: int) -> bool:
     return 0 < len(made) <= OF_PARAMETERS and all(
         isinstance(node.op, ir.Param | ir.Constant) for node in rest
     )
-
-
-def learns_nothing(graph: Graph, id: int, stream: str) -> bool:
-    """Whether what enters a region has no gradient: a table, or a factor that is drawn."""
-    return isinstance(graph[id].op, ir.Noise) or is_table(graph, id, stream)
 
 
 def is_table(graph: Graph, id: int, stream: str) -> bool:

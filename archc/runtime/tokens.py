@@ -3,14 +3,15 @@ it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from archc.runtime.kernels import has_triton, processors_of
-from archc.runtime.layers import kept_of_sequences, rows_of_sequences
+from archc.runtime.layers import dropout_factor, kept_of_sequences, rows_of_sequences
 from archc.runtime.ops import (
     as_op,
     new_op,
@@ -109,6 +110,21 @@ def sum_of_programs(sums: Tensor, axes: int, like: Tensor) -> Tensor:
     return sums.flatten(0, axes - 1).sum(0).to(like.dtype)
 
 
+def dropout_seed(training: bool, p: float, like: Tensor) -> Tensor | None:
+    """The seed of a dropout, drawn from torch's generator of a device; None where nothing is
+    dropped."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    if not training or p == 0:
+        return None
+    return torch.randint(2**62, (), device=like.device)
+
+
+def drawn_factor(training: bool, shape: Sequence[int], p: float, like: Tensor) -> Tensor:
+    """The factor of a dropout of that shape, as PyTorch draws it."""
+    return dropout_factor(like.new_ones(()).expand(tuple(shape)), p, training)
+
+
 def rows_of_tokens(
     cu_seqlens: Tensor | None, tokens: int, before: int, ahead: int
 ) -> tuple[Tensor | None, int]:
@@ -160,7 +176,7 @@ def gradients_again(outputs: tuple, slopes: list, learns: list) -> list:
     return [next(rest) if x.requires_grad else None for x in learns]
 
 
-def like_those_of(names: list, wanted: list, inputs: tuple) -> Any:
+def like_those_of(names: list, wanted: list, *inputs: Any) -> Any:
     """Empty tensors like the gradients of inputs: contiguous."""
     pairs = zip(names, inputs, strict=False)
     found = tuple(x.new_empty(x.shape) for name, x in pairs if name in wanted)
@@ -189,9 +205,6 @@ def new_token_op(
     names, wanted, count = tensors.split(), learning.split(), len(results)
     given = [f"Tensor? {name[:-1]}" if name[-1] == "?" else f"Tensor {name}" for name in names]
 
-    def gradient_room(*inputs: Any) -> Any:
-        return like_those_of(names, wanted, inputs)
-
     def keep(ctx: Any, inputs: tuple, output: tuple) -> None:
         ctx.save_for_backward(*inputs[: len(names)])
         ctx.rest = inputs[len(names) :]
@@ -215,8 +228,8 @@ def new_token_op(
     schema = ", ".join([*given, *slopes, *rest[:-count]])
     returned = ", ".join(["Tensor"] * len(wanted))
     gradient_op = new_op(
-        space, f"{title}_gradient({schema}) -> ({returned})", as_op(gradient), gradient_room,
-        no_second_gradient,
+        space, f"{title}_gradient({schema}) -> ({returned})", as_op(gradient),
+        partial(like_those_of, names, wanted), no_second_gradient,
     )  # fmt: skip
     schema = f"{title}({', '.join([*given, *rest])}) -> ({', '.join(['Tensor'] * count)})"
     return new_op(space, schema, as_op(filled_by(values, room, count)), room, derive, keep)

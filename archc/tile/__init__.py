@@ -5,7 +5,6 @@
     verifier.py     what no program may do: reads outside a buffer, double stores; typed.py: types
     resources.py    registers, shared memory, bytes, operations and time, as folds over a program
     interpreter.py  all programs of a launch in lockstep on torch tensors: the oracle of printers
-    philox.py       its random numbers
     pretty.py       a listing for a reader
 
 A backend prints a program with one line an op and decides nothing (backends/triton/printer.py).

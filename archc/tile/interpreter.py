@@ -24,8 +24,8 @@ from torch import Tensor
 
 from archc.ir.meaning_ops import FUNCTIONS
 from archc.ir.sizes import Number, evaluate
+from archc.runtime.philox import uniform
 from archc.tile import language as lang
-from archc.tile.philox import uniform
 
 TORCH = {
     "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import sympy
 from archc.backends.eager.library import use_space
@@ -76,6 +77,8 @@ class RegionFunction:
         names = Names(OWN)
         inputs = [*self.region.reads, *self.region.pasts]
         self.arguments = {each: names.fresh(identifier(each)) for each in inputs}
+        self.seeds = {each: names.fresh(identifier(each)) for each in self.region.seeds}
+        self.factors = {each: names.fresh("factor") for each in self.region.seeds}
         self.outputs = {each: names.fresh(identifier(each)) for each in self.region.makes}
         self.slopes = {each: names.fresh(f"d_{identifier(each)}") for each in self.outputs}
         self.ds = {each: names.fresh(f"d_{identifier(each)}") for each in self.arguments}
@@ -123,8 +126,9 @@ class RegionFunction:
             made.append(called)
         borders = [scope.cu_seqlens] * self.packed
         more = [scope.ask(self.extra[name]) for name in self.extra]
+        last = [scope.ask(scope.training)] * bool(self.seeds)
         left = ", ".join([*made, *after])
-        scope.writer.call(f"{left} = {self.title}(", [*given, *before, *borders, *more], ")")
+        scope.writer.call(f"{left} = {self.title}(", [*given, *before, *borders, *more, *last], ")")
 
     def _given(self, id: int) -> str:
         """An input, with its dims in the order of its type."""
@@ -158,6 +162,7 @@ class RegionFunction:
         use_space(self.file, self.title)
         passes, choice = self._passes(), self._choice()
         made = [self._room(), self._values(), self._gradient()]
+        made += [self._again()] if self.seeds else []
         found: dict[str, str] = {}
         for part in (passes, choice, *made):
             found |= dict(zip(*extra_arguments(self.scope, part.scope), strict=True))
@@ -179,7 +184,7 @@ class RegionFunction:
             return
         del sections[begun:]
         writer = Writer()
-        given = [*self.arguments.values(), *self._borders(), *self.extra]
+        given = [*self.arguments.values(), *self._borders(), *self.extra, *self._training()]
         writer.call(f"def {self.title}(", given, "):")
         writer.depth += 1
         writer.docstring([f"{listed(self.kernels)}, as `{title}` makes its own."])
@@ -189,7 +194,7 @@ class RegionFunction:
     def _append(self, part: Part) -> None:
         """A function of the file."""
         writer = Writer()
-        own = [*self.arguments.values(), *part.borders, *part.more]
+        own = [*self.arguments.values(), *part.drawn, *part.borders, *part.more]
         writer.call(f"def {part.name}(", [*own, *self.extra, *part.last], "):")
         writer.depth += 1
         writer.docstring(part.doc)
@@ -220,11 +225,7 @@ class RegionFunction:
         body = self._body(self.scope.graph, self.region.reads)
         body.sizes |= {str(TIME.size): body.lengths["t"]}
         body.cu_seqlens = "cu_seqlens" if self.packed else ""
-        drawn = {id for id in self.reads if isinstance(body.graph[id].op, ir.Noise)}
-        body.fused = {
-            id: each for id, each in body.fused.items()
-            if not drawn & {*body.graph[id].operands}
-        }  # what is drawn enters, and is not drawn again
+        self._take_factors(body)
         for name, past in self.region.pasts.items():
             body.pasts[past.looks] = self.arguments[name]
         made = []
@@ -238,7 +239,37 @@ class RegionFunction:
             f"return {made[0]}"
         )
         doc = [f"{listed(self.kernels)} in PyTorch."]
-        return Part(f"{self.title}_passes", body, lines, doc, self._borders())
+        return self._part("_passes", body, lines, doc, drawn=[*self.factors.values()])
+
+    def _take_factors(self, body: Scope) -> None:
+        """Factors of dropout enter the passes, and are not drawn again."""
+        for name, id in self.region.seeds.items():
+            names = body.graph[id].type.names
+            body.values[id] = Value(Text(self.factors[name]), names, KIND_OF["real"])
+        body.fused = {
+            id: each for id, each in body.fused.items()
+            if not {*self.region.seeds.values()} & {*body.graph[id].operands}
+        }  # fmt: skip
+
+    def _write_factors(self, body: Scope, lines: Writer, how: Callable[[str], str]) -> None:
+        """The lines that make the factors of dropout; `how` is a call but for its last
+        arguments."""
+        for name, id in self.region.seeds.items():
+            node = self.scope.graph[id]
+            shape = ", ".join(body.length(axis).text for axis in node.type.axes)
+            rest = f"({shape}), {body.number(node.op.p)}"
+            lines.line(f"{self.factors[name]} = {how(name)}, {rest}, {self.like})")
+
+    def _part(self, ending: str, body: Scope, lines: Writer, doc: list[str], **more: Any) -> Part:
+        """A function of the tensors and of where packed sequences are."""
+        return Part(f"{self.title}{ending}", body, lines, doc, borders=self._borders(), **more)
+
+    def _drawn(self) -> list[str]:
+        """The seeds of dropout, which kernels are given."""
+        return [*self.seeds.values()]
+
+    def _training(self) -> list[str]:
+        return ["training"] * bool(self.seeds)
 
     def _borders(self) -> list[str]:
         return ["cu_seqlens"] * self.packed
@@ -258,8 +289,7 @@ class RegionFunction:
             rooms.append(f"{self.like}.new_empty(({', '.join(lengths)}), dtype={kind})")
         lines.returns(rooms) if len(rooms) > 1 else lines.line(f"return {rooms[0]}")
         doc = [f"Room for {listed(self.kernels)}."]
-        name, last = f"{self.title}_room", self._kinds()
-        return Part(name, body, lines, doc, last=last, borders=self._borders())
+        return self._part("_room", body, lines, doc, last=self._kinds(), drawn=self._drawn())
 
     def _sequences(self) -> str:
         """How many packed sequences there are."""
@@ -269,12 +299,12 @@ class RegionFunction:
     def _values(self) -> Part:
         """The launch of the kernel of the values."""
         body, lines = self._body(self.graph, {}), Writer()
-        made = [*self.kernels.outputs.values()]
-        tensors = {**self.arguments, **self.kernels.outputs}
+        tensors = {**self.arguments, **self.seeds, **self.kernels.outputs}
         self._in_rows(lines, self.kernels.made.values, self.arguments)
         self._launch(body, lines, self.kernels.made.values, tensors)
         doc = [f"{listed(self.kernels)} by a kernel."]
-        return Part(f"{self.title}_values", body, lines, doc, last=made, borders=self._borders())
+        last, drawn = [*self.kernels.outputs.values()], self._drawn()
+        return self._part("_values", body, lines, doc, last=last, drawn=drawn)
 
     def _gradient(self) -> Part:
         """The launches of the gradients, and the sums of what programs summed."""
@@ -282,7 +312,7 @@ class RegionFunction:
         wanted = {name: self.ds[name] for name in self.wanted}
         given = {**self.arguments, **{cotangent(n): d for n, d in self.kernels.slopes.items()}}
         self._in_rows(lines, made.gradient, given)
-        given |= {cotangent(name): d for name, d in wanted.items()}
+        given |= {**self.seeds, **{cotangent(name): d for name, d in wanted.items()}}
         self._launch(body, lines, made.gradient, given, wanted)
         results = []
         for name, d in wanted.items():
@@ -292,8 +322,8 @@ class RegionFunction:
         lines.returns(results) if len(results) > 1 else lines.line(f"return {results[0]}")
         names = ", ".join(self.arguments[n] for n in wanted)
         doc = [f"The gradients of {names} by a kernel."]
-        name, slopes = f"{self.title}_gradient", [*self.kernels.slopes.values()]
-        return Part(name, body, lines, doc, slopes, borders=self._borders())
+        slopes = [*self.kernels.slopes.values()]
+        return self._part("_gradient", body, lines, doc, more=slopes, drawn=self._drawn())
 
     def _kinds(self) -> list[str]:
         return [self.kinds[name] for name in self.kernels.outputs]
@@ -424,7 +454,9 @@ class RegionFunction:
 
     def _numbers(self) -> list[str]:
         """The arguments of the op besides tensors, as a schema has them."""
-        whole = {str(s) for node in self.graph for a in node.type.axes for s in a.size.free_symbols}
+        counts = [a.size for node in self.graph for a in node.type.axes]
+        counts += [node.op.count for node in self.graph if isinstance(node.op, ir.Top)]
+        whole = {str(s) for count in counts for s in count.free_symbols}
         kinds = [f"ScalarType {name}" for name in self._kinds()]
         more = [f"{'int' if name in whole else 'float'} {name}" for name in self.extra]
         return [*more, *kinds]
@@ -433,13 +465,14 @@ class RegionFunction:
         """The op."""
         writer, title, places = Writer(), self.title, self._places()
         names = [self.arguments[n] for n in self.wanted]
-        arguments = " ".join([*self.arguments.values(), *["cu_seqlens?"] * self.packed])
+        maybe = [f"{each}?" for each in [*self.seeds.values(), *self._borders()]]
+        arguments = " ".join([*self.arguments.values(), *maybe])
         numbers = "; ".join(self._numbers())
         given = [
             "SPACE", quoted(title), literal(arguments), literal(numbers),
             f"({', '.join(map(str, places))}{',' * (len(places) == 1)})",
             literal(" ".join(names)), f"{title}_values", f"{title}_room", f"{title}_gradient",
-            f"{title}_passes",
+            f"{title}_{'again' if self.seeds else 'passes'}",
         ]  # fmt: skip
         writer.call(f"{title}_op = new_token_op(", given, ")")
         self.file.sections.append(writer.text())
@@ -449,6 +482,19 @@ class RegionFunction:
         count, pasts = len(self.outputs), [*self.region.pasts]
         return [*range(count), *(count + pasts.index(past) for past in self.kernels.tails)]
 
+    def _again(self) -> Part:
+        """The passes with the factors that kernels make of seeds."""
+        body, lines = self._body(self.graph, {}), Writer()
+        self._write_factors(body, lines, lambda name: f"factor_of_seed({self.seeds[name]}")
+        self._return_passes(lines)
+        doc = ["The passes, of what kernels drop: a gradient of the gradient is taken of them."]
+        return self._part("_again", body, lines, doc, drawn=self._drawn())
+
+    def _return_passes(self, lines: Writer) -> None:
+        """The line that calls the passes."""
+        every = [*self.arguments.values(), *self.factors.values(), *self._borders(), EXTRA]
+        lines.call(f"return {self.title}_passes(", every, ")")
+
     def _several(self) -> bool:
         return len(self.outputs) + len(self.region.pasts) > 1
 
@@ -456,12 +502,12 @@ class RegionFunction:
         """The function that is called: by kernels where they can do it."""
         body, lines = self._body(self.graph, {}), Writer()
         self._if_by_kernels(body, lines)
-        every = [*self.arguments.values(), *self._borders(), EXTRA]
-        lines.call(f"return {self.title}_passes(", every, ")")
+        self._write_factors(body, lines, lambda _: "drawn_factor(training")
+        self._return_passes(lines)
         doc = [f"{listed(self.kernels)}, by a kernel where there is a GPU."]
         if self.region.pasts:
             doc[0] = doc[0][:-1] + ", and the last tokens of what is looked back on."
-        return Part(self.title, body, lines, doc, self._borders())
+        return self._part("", body, lines, doc, last=self._training())
 
     def _if_by_kernels(self, body: Scope, lines: Writer) -> None:
         """`if ...: return ...` by kernels."""
@@ -471,8 +517,12 @@ class RegionFunction:
         with lines.block(f"if {asked}:"):
             for name in self.kernels.outputs:
                 lines.line(f"{self.kinds[name]} = {self._kind_of(name)}")
+            for name, id in self.region.seeds.items():
+                given = f"training, {body.number(self.scope.graph[id].op.p)}, {self.like}"
+                lines.line(f"{self.seeds[name]} = dropout_seed({given})")
             made = ", ".join(self.kernels.outputs.values())
-            every = [*self.arguments.values(), *self._borders(), EXTRA, *self._kinds()]
+            every = [*self.arguments.values(), *self._drawn(), *self._borders(), EXTRA]
+            every += self._kinds()
             lines.call(f"{made} = {self.title}_op(", every, ")")
             left = [*self.outputs.values(), *self._kept(body)]
             lines.returns(left) if self._several() else lines.line(f"return {made}")

@@ -35,9 +35,9 @@ class Variant:
 
 @dataclass(frozen=True)
 class Part:
-    """One function of a file: its scope and lines; it is given `more` after the tensors, then what
-    no shape tells, then the `last` ones. `borders`: the argument that says where packed sequences
-    are."""
+    """One function of a file: its scope and lines; it is given what is `drawn` after the tensors,
+    `borders`, which say where packed sequences are, and `more`; then what no shape tells, and the
+    `last` ones."""
 
     name: str
     scope: Scope
@@ -46,6 +46,7 @@ class Part:
     more: list[str] = field(default_factory=list)
     last: list[str] = field(default_factory=list)
     borders: list[str] = field(default_factory=list)
+    drawn: list[str] = field(default_factory=list)
 
 
 def listed(variant: Variant) -> str:

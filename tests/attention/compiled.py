@@ -39,8 +39,8 @@ from archc.lowering.attention_gradient import by_readers, by_tokens
 from archc.lowering.attention_heads import by_parts
 from archc.lowering.attention_scores import of_pairs
 from archc.lowering.attention_singly import of_entries
-from archc.runtime.choices import choice_blocks
 from archc.runtime.folds import by_addresses, fold_blocks, part_blocks
+from archc.runtime.listings import choice_blocks
 from archc.runtime.paged import PAGE
 from archc.schedule.choosing import choices_within
 from archc.tile.language import Program
@@ -96,7 +96,7 @@ def compiled_latent(kind: str, heads: int) -> dict[str, int]:
         assert scores is not None
         trial = FoldTrial(scores.fold, op, known, {}, dtype=torch.bfloat16)
         return assembled_for(of_pairs(scores), trial, *fold_blocks("scores", torch.bfloat16, 128))
-    op = next(op for op in attends if op.decode is not None)
+    (op,) = (op for op in attends if op.decode is not None)
     op = replace(op, body=op.decode, decode=None)
     (fold,) = folds(op, slopes_of)
     assert isinstance(fold, WeightedSum)

@@ -19,8 +19,8 @@ from torch import Tensor
 
 import archc
 from archc.compile import slots_text_of, text_of
-from archc.runtime.choices import largest_places, listed_along
 from archc.runtime.layers import top_of
+from archc.runtime.listings import largest_places, listed_along
 from archc.runtime.packed import one_by_one
 from archc.runtime.paged import PAGE, Pages
 

@@ -16,7 +16,7 @@ from archc.attention.weighted_sum import WeightedSum
 from archc.compile import lowered, slopes_of
 from archc.ir import layer as ir
 from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen
-from archc.runtime.choices import filled, places_of, readers_of
+from archc.runtime.listings import filled, places_of, readers_of
 from archc.tile.language import Program
 from archc.verify.fold_trial import distance
 from tests.attention.cases import Launch

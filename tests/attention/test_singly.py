@@ -23,7 +23,8 @@ from archc.lowering.attention_chosen import by_choice, of_choosers
 from archc.lowering.attention_scores import log_sums, of_pairs
 from archc.lowering.attention_singly import entries_name, of_entries, totals
 from archc.lowering.places import places
-from archc.runtime.choices import (
+from archc.runtime.layers import top_of
+from archc.runtime.listings import (
     at_places,
     chosen_by_readers,
     entries_of,
@@ -32,7 +33,6 @@ from archc.runtime.choices import (
     least_of_largest,
     places_of,
 )
-from archc.runtime.layers import top_of
 from archc.tile.interpreter import run
 from archc.tile.language import Program
 from archc.tile.verifier import verify, verify_launch
@@ -208,7 +208,7 @@ def test_places_and_back():
 
 @pytest.mark.parametrize("past", [0, 6])
 def test_readers_choose_a_few_at_a_time(past: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("archc.runtime.choices.PAIRS", 30)
+    monkeypatch.setattr("archc.runtime.listings.PAIRS", 30)
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 9, 4, generator=generator), torch.randn(2, 9 + past, 4)
 

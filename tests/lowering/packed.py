@@ -34,7 +34,9 @@ class PackedTrial(Trial):
     def along(self, node: Node) -> bool:
         return self.region.stream in node.type.names
 
-    def expected(self, dtype: torch.dtype = torch.float64) -> tuple[Named, Named, Named]:
+    def expected(
+        self, dtype: torch.dtype = torch.float64, seeded: bool = True
+    ) -> tuple[Named, Named, Named]:
         """Inputs, outputs and gradients of all sequences, as each has them when it is alone."""
         shared = {n.op.name: self.drawn(n, 0) for n in self.nodes() if not self.along(n)}
         each = [self.alone(length) for length in self.lengths]

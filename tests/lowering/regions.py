@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
+from unittest.mock import patch
 
 import sympy
 import torch
@@ -23,11 +25,12 @@ from archc.ir.layer import Layer
 from archc.ir.meaning import evaluate_graph
 from archc.ir.sizes import evaluate, resolve_sizes
 from archc.ir.token_region import TokenRegion
-from archc.lowering.token import BLOCK_T, BORDERS, EACH, IO, Lowered, lower
+from archc.lowering.token import BLOCK_T, EACH, IO, Lowered, lower
 from archc.lowering.token_borders import ROWS, SEQUENCES
 from archc.lowering.values import Refusal
 from archc.regions.cut import regions
 from archc.regions.gradient import gradient_of
+from archc.runtime.philox import factor_of_seed
 from archc.tile.affine import MISSING
 from archc.tile.interpreter import run
 from archc.tile.language import OF_BUFFER
@@ -72,7 +75,7 @@ class Trial:
             for axis in node.type.axes
         ]
         if node.type.dtype != "real":
-            made = torch.randint(0, 2, shape)
+            made = torch.randint(0, 2 if shape else 2**62, shape)
             return made.bool() if node.type.dtype == "bool" else made
         return torch.randn(shape, dtype=torch.float64).to(dtype).double()
 
@@ -84,27 +87,34 @@ class Trial:
             shape[at] = int(evaluate(self.region.pasts[node.op.name].count, self.known))
         return torch.randn(shape, device=device, dtype=torch.bfloat16)
 
-    def expected(self, dtype: torch.dtype = torch.float64) -> tuple[Named, Named, Named]:
+    def expected(
+        self, dtype: torch.dtype = torch.float64, seeded: bool = True
+    ) -> tuple[Named, Named, Named]:
         """Inputs, outputs and gradients by the meaning of the graph, of numbers as a dtype has
         them."""
         kept, region = self.kept, self.region
         every = {n.op.name: self.drawn(n, kept, dtype) for n in self.nodes()}
         leaves = {n: x.requires_grad_() for n, x in every.items() if x.is_floating_point()}
         sizes = {**self.known, "T#": self.known["T#"] + kept}
-        found = evaluate_graph(self.later(kept), every, sizes)
+        factor = partial(factor_of_tokens, kept if seeded else None)
+        with patch("archc.ir.meaning_ops.factor_of_seed", factor):
+            found = evaluate_graph(self.later(kept), every, sizes)
         outputs = {n: self.cut(region.graph.outputs[n], x, kept) for n, x in found.items()}
-        slopes = {f"d.{n}": torch.randn_like(x).to(dtype).double() for n, x in outputs.items()}
-        total = torch.stack([(outputs[n] * slopes[f"d.{n}"]).sum() for n in outputs]).sum()
+        real = {n: x for n, x in outputs.items() if x.is_floating_point()}
+        slopes = {f"d.{n}": torch.randn_like(x).to(dtype).double() for n, x in real.items()}
+        total = torch.stack([(real[n] * slopes[f"d.{n}"]).sum() for n in real] or [torch.zeros(())])
+        total = total.sum()
         learns = total.requires_grad
         grads = torch.autograd.grad(
             total if learns else torch.zeros((), requires_grad=True), [*leaves.values()],
             allow_unused=True, materialize_grads=True,
         )  # fmt: skip
-        given = {n.op.name: self.own(n, every[n.op.name].detach(), kept) for n in self.nodes()}
+        there = [n for n in self.nodes() if seeded or n.op.name not in region.seeds]
+        given = {n.op.name: self.own(n, every[n.op.name].detach(), kept) for n in there}
         nodes = {n.op.name: n for n in self.nodes()}
         pairs = zip(leaves, grads, strict=True)
         wanted = {f"d.{n}": self.own(nodes[n], d, kept) for n, d in pairs}
-        return {**given, **slopes}, {n: x.detach() for n, x in outputs.items()}, wanted
+        return {**given, **slopes}, {n: x.detach().double() for n, x in outputs.items()}, wanted
 
     def later(self, kept: int) -> Graph:
         """The graph for a sequence whose first tokens are those that were kept."""
@@ -170,8 +180,9 @@ class Trial:
         program = made.program
         assert not verify(program), verify(program)
         sizes, known = self.launch(made)
-        words = {f"{OF_BUFFER}{b.name}": MISSING for b in program.buffers if b.optional}
-        missing = {} if BORDERS in given else words
+        there = {made.buffers[name] for name in given if name in made.buffers}
+        absent = [b for b in program.buffers if b.optional and b.name not in there]
+        missing = {f"{OF_BUFFER}{b.name}": MISSING for b in absent}
         problems = verify_launch(program, {**known, **sizes, **missing})
         assert not problems, problems
         tensors = {made.buffers[name]: x for name, x in given.items() if name in made.buffers}
@@ -179,9 +190,16 @@ class Trial:
         for name, shape in outputs.items():
             full = [*self.fronts(made, name), *shape]
             found[name] = torch.full(full, torch.nan, dtype=torch.float64)
+            if self.is_truth(name):
+                found[name] = torch.zeros(full, dtype=torch.bool)
             tensors[made.buffers[name]] = found[name]
         run(program, tensors, cast(Any, sizes), known, exact=True)
-        return {name: self.total(made, name, x) for name, x in found.items()}
+        return {name: self.total(made, name, x.double()) for name, x in found.items()}
+
+    def is_truth(self, name: str) -> bool:
+        """Whether an output is of truth values."""
+        made = self.region.graph.outputs
+        return name in made and self.region.graph[made[name]].type.dtype == "bool"
 
     def total(self, made: Lowered, name: str, x: Tensor) -> Tensor:
         """The sum of what programs made."""
@@ -200,10 +218,11 @@ class Trial:
             return min(block, self.part) if split else block
         return int(self.known[str(made.sizes.get(name, name))])
 
-    def errors(self) -> dict[str, float]:
-        """The largest error of each output and gradient, against the largest value."""
+    def errors(self, seeded: bool = True) -> dict[str, float]:
+        """The largest error of each output and gradient, against the largest value; `seeded`:
+        whether dropout has its seeds."""
         torch.manual_seed(3)
-        given, outputs, wanted = self.expected()
+        given, outputs, wanted = self.expected(seeded=seeded)
         found = lower(self.region, gradient_of(self.region, gradient))
         assert not isinstance(found, Refusal), found
         made = self.ran(found.values, given, {n: x.shape for n, x in outputs.items()})
@@ -212,6 +231,18 @@ class Trial:
         wanted = {n: x for n, x in wanted.items() if n in made}
         every = {**outputs, **wanted}
         return {n: distance(made[n], x) for n, x in every.items()}
+
+
+def factor_of_tokens(
+    kept: int | None, seed: Tensor, shape: Sequence[int], p: float, like: Tensor
+) -> Tensor:
+    """The factor of a dropout, of which kernels see no token that was kept; ones if that is
+    None."""
+    if kept is None:
+        return factor_of_seed(None, shape, p, like)
+    batch, tokens, *rest = shape
+    found = factor_of_seed(seed, (batch, tokens - kept, *rest), p, like)
+    return torch.cat([torch.ones(batch, kept, *rest, dtype=found.dtype), found], 1)
 
 
 def distance(found: Tensor, wanted: Tensor) -> float:

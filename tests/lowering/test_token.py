@@ -16,9 +16,11 @@ from archc.compile import for_kernels, lowered, whole_in_kernels
 from archc.ir import layer as ir
 from archc.ir.plan import Plan, examples
 from archc.ir.token_region import Left, TokenRegion
-from archc.lowering.token import RegionKernels, lower
+from archc.lowering.token import Lowered, RegionKernels, lower, lower_values
 from archc.regions.cut import regions
 from archc.regions.gradient import gradient_of
+from archc.runtime.layers import top_of
+from archc.runtime.philox import factor_of_seed
 from archc.specfile import bundled
 from archc.tile.language import Block, For, Load, Reduce, statements
 from tests.lowering.regions import Trial, regions_of, resolved, trial
@@ -239,8 +241,9 @@ def test_tables_of_positions_have_none() -> None:
     assert len(region.tables) >= 2 and not {*region.tables} & {*wanted}
 
 
-def test_what_is_only_compared_has_gradients_of_zero() -> None:
-    """Programs of gradients have no buffers of inputs that they do not read."""
+def test_what_is_only_compared_has_no_gradient() -> None:
+    """Zeros where nothing else enters. Programs of gradients have no buffers of inputs that they do
+    not read."""
     layer = lowered(archc.parse((OWN / "compared.arch").read_text("utf-8")).layer)
     found = regions_of(layer)
     assert len(found) == 2
@@ -251,7 +254,8 @@ def test_what_is_only_compared_has_gradients_of_zero() -> None:
         assert {*made.gradient.buffers.values()} == {each.name for each in program.buffers}
         sizes = resolved(layer, {"d": 3, "n": 5})
         errors = Trial(region, {**sizes, "T#": 9, "batch": 2}).errors()
-        assert {f"d.{name}" for name in region.reads if name not in region.tables} <= {*errors}
+        learns = [name for name in errors if name.startswith("d.")]
+        assert learns == ["d.y_raw" if "y" in errors else "d.u"]
         assert max(errors.values()) < CLOSE, errors
 
 
@@ -265,16 +269,87 @@ layer Ints(d, n):
 """
 
 
-def test_factors_of_dropout_enter_a_region() -> None:
-    text = (
-        "layer Noisy(K):\n    input x[K]\n    param g[K]\n    "
-        "output y[K] = rmsnorm[K](dropout(silu(x) * g, 0.1) + x)"
-    )
-    layer = for_kernels(lowered(archc.parse(text).layer))
+NOISY = """
+layer Noisy(H, K, p):
+    input x[H, K]
+    param g[H, K]; c[H, K, 3]
+    u = dropout(silu(x) * g, 0.1)
+    v = dropout(shortconv(dropout(u, p), c) + x, p)
+    output y[H, K] = rmsnorm[K](v + u[t-1])
+"""
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_has_its_random_numbers_in_the_kernel(training: bool) -> None:
+    """Three of them, one before a convolution and one after it: the gradient makes the factors of
+    the values again. Without seeds nothing is dropped."""
+    layer = for_kernels(lowered(archc.parse(NOISY).layer))
     (region,) = regions_of(layer)
-    assert len(region.tables) == 1
-    each = Trial(region, {**resolved(layer, {"K": 3}), "T#": 5, "batch": 2})
-    assert max(each.errors().values()) < CLOSE
+    assert len(region.seeds) == 3 and not region.tables
+    for T in (1, 7):
+        each = Trial(region, {**resolved(layer, {"H": 2, "K": 3, "p": 0.4}), "T#": T, "batch": 2})
+        errors = each.errors(seeded=training)
+        assert {"y", "d.x", "d.g", "d.c", "d.x_past"} <= {*errors} | {"d.x_past"}
+        assert max(errors.values()) < CLOSE, errors
+
+
+def test_as_many_are_dropped_as_it_says() -> None:
+    factor = factor_of_seed(torch.tensor(3), (200, 50, 10), 0.3, torch.ones(()).double())
+    assert {*factor.unique().tolist()} == {0.0, 1 / 0.7}
+    assert abs((factor == 0).double().mean() - 0.3) < 0.01
+    other = factor_of_seed(torch.tensor(4), (200, 50, 10), 0.3, torch.ones(()))
+    assert 0.4 < ((other == 0) == (factor == 0)).double().mean() < 0.6, "another seed is another"
+    assert (factor_of_seed(torch.tensor(3), (9,), 1.0, torch.ones(())) == 0).all()
+
+
+CHOOSING = """
+layer Choosing(N, M, n):
+    input x[N, M]
+    param bias[N, M]; g[M]
+    s = x + bias
+    p = sigmoid(x * g)
+    c = top(n, s)
+    u = where(c, p, 0)
+    output y[N, M] = u / (sum[M](u) + 1) - where(top(1, sum[M](u)), x, 2)
+"""
+SCORES = {
+    "ties": lambda x: (2 * x).round() / 2,
+    "without some": lambda x: torch.where(x > 0, x, -torch.inf),
+    "infinite": lambda x: torch.where(x > 0.5, torch.inf, torch.where(x < -1, -torch.inf, x)),
+}
+
+
+@pytest.mark.parametrize("scores", SCORES)
+@pytest.mark.parametrize(("M", "n"), [(1, 1), (5, 2), (8, 3), (6, 9)])
+def test_choices_in_regions(scores: str, M: int, n: int) -> None:
+    """Of equals the first; never -inf. What reads a choice is another region, so that a gradient
+    never chooses anew."""
+    layer = lowered(archc.parse(CHOOSING).layer)
+    found = regions_of(layer)
+    counts = [sum(isinstance(node.op, ir.Top) for node in region.graph) for region in found]
+    assert counts == [1, 1, 0]
+
+    class Scored(Trial):
+        def drawn(self, node, extra, dtype=torch.float64):
+            x = super().drawn(node, extra, dtype)
+            return SCORES[scores](x) if node.op.name == "x" and x.is_floating_point() else x
+
+    for region in found:
+        each = Scored(region, {**resolved(layer, {"N": 3, "M": M, "n": n}), "T#": 5, "batch": 2})
+        errors = each.errors()
+        assert max(errors.values()) < CLOSE, (region.name, errors)
+
+
+def test_what_is_no_number_is_as_torch_has_it_in_a_choice() -> None:
+    """It takes a place, before infinity, and is not chosen."""
+    layer = lowered(archc.parse(CHOOSING).layer)
+    each = Trial(regions_of(layer)[0], {"N": 2, "M": 6, "n": 2, "T#": 7, "batch": 1})
+    values = lower_values(each.region, "values")
+    assert isinstance(values, Lowered)
+    x = torch.tensor([1.0, torch.inf, 2.0, torch.nan, 2.0, -torch.inf]).double()
+    x = torch.stack([x[torch.randperm(6)] for _ in range(14)]).reshape(1, 7, 2, 6)
+    made = each.ran(values, {"x": x, "bias": torch.zeros(2, 6).double()}, {"c": x.shape})
+    assert torch.equal(made["c"], top_of(x, 2, -1).double())
 
 
 def test_a_region_of_whole_numbers_stays_in_pytorch() -> None:

@@ -8,8 +8,8 @@ import sympy
 import torch
 from torch import Tensor
 
+from archc.runtime.philox import uniform
 from archc.tile.compose import Composer, Tile
-from archc.tile.philox import uniform
 from tests.tile.cases import Case
 from tests.tile.control import CONTROL
 from tests.tile.functions import DTYPES, mixed

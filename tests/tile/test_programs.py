@@ -9,9 +9,9 @@ import pytest
 import torch
 from archc.backends.triton.printer import to_triton
 
+from archc.runtime.philox import uniform
 from archc.tile.compose import Composer
 from archc.tile.interpreter import run
-from archc.tile.philox import uniform
 from archc.tile.pretty import listing
 from archc.tile.resources import Room
 from archc.tile.verifier import verify, verify_launch

@@ -12,10 +12,8 @@ import sympy
 
 from archc.ir import layer as ir
 from archc.recurrence.affine.atoms import Table
-from archc.recurrence.affine.axis_roles import Roles
 from archc.recurrence.affine.chain import Refused, read_body
 from archc.recurrence.affine.form import DENSE, NormalForm, StateForm, Step, Term
-from archc.recurrence.affine.linked import turn_of
 from archc.recurrence.affine.polynomials import Reading, coefficient
 from archc.recurrence.analysis.degree import CONSTANT, Degree
 
@@ -37,10 +35,7 @@ def coupled(
     forms = tuple(
         _form(declared[n], written, whole) for n, (_, written) in zip(states, rows, strict=True)
     )
-    blocks = tuple(entries for entries, _ in rows)
-    every = Roles(frozenset(axis.name for form in forms for axis in form.shared), frozenset())
-    turn = turn_of(table, every, blocks)
-    return NormalForm(DENSE, states, forms, table.atoms, None, blocks, turn=turn)
+    return NormalForm(DENSE, states, forms, table.atoms, None, tuple(blocks for blocks, _ in rows))
 
 
 def _row(

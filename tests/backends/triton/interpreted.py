@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,7 @@ from archc.backends.renamed import arguments
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 import archc
 from archc.compile import in_kernels, lowered, whole_in_kernels
@@ -155,6 +157,7 @@ def twice(made: Any, x: Tensor) -> Named:
     """What a layer makes of its input, its gradients, and gradients of one of them; PyTorch has
     these of attention in one of its forms alone."""
     x = x.clone().requires_grad_()
+    torch.manual_seed(2)
     returned, state = made(x, return_state=True)
     outputs = returned if isinstance(returned, tuple) else (returned,)
     y = torch.cat([each.flatten() for each in outputs])
@@ -184,17 +187,83 @@ def check_tokens(spec: str, tokens: int, unit: int) -> None:
     small.load_state_dict(narrow(exact.state_dict()))
     exact.load_state_dict(narrow(small.state_dict(), torch.float64))
 
+    drawn_alike(module)
     wanted, told, calls = twice(exact, x), as_told(module, 1e-4), []
+    ops = {name: vars(module)[name] for name in told}
     vars(module).update(told)
     decide, new = module.by_token_kernels, torch.empty
     module.by_token_kernels = lambda largest, *given: calls.append(largest) is None
     with guarded():
         found = twice(small, x.float())
     module.by_token_kernels, torch.empty = decide, new
+    vars(module).update(ops)
     assert calls, "no region was done by kernels"
     for name, exactly in wanted.items():
         error = (found[name].double() - exactly).abs().max() / exactly.abs().max().clamp(min=1e-9)
         print(f"{name}: {float(error):.1e}")
+
+
+def drawn_alike(module: ModuleType) -> None:
+    """Let PyTorch drop what kernels drop that are given the seed."""
+
+    def factor(training: bool, shape: Sequence[int], p: float, like: Tensor) -> Tensor:
+        return module.factor_of_seed(module.dropout_seed(training, p, like), shape, p, like)
+
+    module.drawn_factor = factor
+
+
+def check_drawn(spec: str, tokens: int, unit: int) -> None:
+    """A layer with dropout by kernels: how many results differ from call to call, with one seed of
+    torch, checkpointed, in one graph and outside of training; and what torch says of its ops."""
+    layer, module = file_of(spec)
+    sizes = next(examples(layer, unit))
+    made = getattr(module, layer.name)(**arguments(sizes))
+    x = torch.randn(2, tokens, sizes["d"], requires_grad=True)
+    module.by_token_kernels = lambda *given: True
+    seen = recorded(module)
+    compiled = torch.compile(made, fullgraph=True, backend="aot_eager")
+
+    def results(call: Callable[[Tensor], Tensor], seed: int) -> list[Tensor]:
+        torch.manual_seed(seed)
+        y = call(x)
+        return [y.detach(), *torch.autograd.grad(y.sin().sum(), [x, *made.parameters()])]
+
+    def far(found: list[Tensor], wanted: list[Tensor]) -> float:
+        return max(float((a - b).abs().max()) for a, b in zip(found, wanted, strict=True))
+
+    with guarded():
+        first = results(made, 1)
+        print(f"again: {far(results(made, 1), first):.1e}")
+        print(f"other: {far(results(made, 2), first):.1e}")
+        again = partial(checkpoint, made, use_reentrant=False)
+        print(f"checkpointed: {far(results(again, 1), first):.1e}")
+        print(f"compiled: {far(results(compiled, 1), first):.1e}")
+        for op, given in dict(seen).items():
+            told = torch.library.opcheck(op, given, raise_exception=False)
+            print(f"{op._opname}: {sum(what != 'SUCCESS' for what in told.values())}")
+        made.eval()
+        found = results(made, 1)
+        module.by_token_kernels = lambda *given: False
+        print(f"eval: {far(found, results(made, 2)):.1e}")
+
+
+def recorded(module: ModuleType) -> list[tuple[Any, tuple]]:
+    """The calls of the ops of a module, as they come."""
+    seen: list[tuple[Any, tuple]] = []
+
+    def held(call: Any) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                own = [x.detach() if isinstance(x, Tensor) else x for x in given]
+                real = [isinstance(x, Tensor) and x.is_floating_point() for x in own]
+                pairs = zip(own, real, strict=True)
+                seen.append((call.op, tuple(x.requires_grad_() if r else x for x, r in pairs)))
+            return call(*given)
+
+        return run
+
+    vars(module).update({n: held(op) for n, op in vars(module).items() if n.endswith("_op")})
+    return seen
 
 
 LENGTHS = (0, 5, 1, 2, 0, 4)
@@ -208,6 +277,7 @@ def packed_by(made: Any, x: Tensor, starts: Sequence[Tensor], borders: Tensor) -
     first = [s.clone().requires_grad_() for s in starts]
     state = made.initial_state(len(borders) - 1, dtype=x.dtype)
     state = type(state)(*first)
+    torch.manual_seed(2)
     y, after = made(x, state=state, return_state=True, cu_seqlens=borders)
     results = {"y": y, **{f"{n} after": s for n, s in zip(after._fields, after, strict=True)}}
     torch.manual_seed(1)
@@ -236,11 +306,14 @@ def check_packed(spec: str, unit: int) -> None:
     exact.load_state_dict(narrow(small.state_dict(), torch.float64))
     borders = torch.tensor([0, *accumulate(LENGTHS)])
     starts = [torch.randn(s.shape).double() for s in exact.initial_state(len(LENGTHS))]
-    wanted, calls = packed_by(exact, x, starts, borders), []
-    vars(module).update(as_told(module, 1e-4))
+    drawn_alike(module)
+    wanted, told, calls = packed_by(exact, x, starts, borders), as_told(module, 1e-4), []
+    ops = {name: vars(module)[name] for name in told}
+    vars(module).update(told)
     module.by_token_kernels = lambda largest, *given: calls.append(largest) is None
     with guarded():
         found = packed_by(small, x.float(), [s.float() for s in starts], borders)
+    vars(module).update(ops)
     assert calls, "no region was done by kernels"
     for name, exactly in wanted.items():
         error = (found[name].double() - exactly).abs().max() / exactly.abs().max().clamp(min=1e-9)
@@ -279,6 +352,7 @@ def main(arguments: list[str]) -> None:
         checks = {
             "layer": check_layer,
             "tokens": check_tokens,
+            "drawn": check_drawn,
             "packed": check_packed,
             "gates": check_gates,
             "wide": check_wide,

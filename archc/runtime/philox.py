@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
 import torch
 from torch import Tensor
 
-ROUNDS, WORD = 10, 0xFFFFFFFF
-MULTIPLIERS, KEYS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
+ROUNDS = 10
+WORD = 0xFFFFFFFF
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+KEYS = (0x9E3779B9, 0xBB67AE85)
 
 
 def uniform(seed: Tensor, counter: Tensor) -> Tensor:
@@ -15,8 +20,8 @@ def uniform(seed: Tensor, counter: Tensor) -> Tensor:
     c = [counter & WORD, (counter >> 32) & WORD, none, none]
     key = [seed & WORD, (seed >> 32) & WORD]
     for _ in range(ROUNDS):
-        high0, low0 = _product(MULTIPLIERS[0], c[0])
-        high1, low1 = _product(MULTIPLIERS[1], c[2])
+        high0, low0 = words_of_product(MULTIPLIERS[0], c[0])
+        high1, low1 = words_of_product(MULTIPLIERS[1], c[2])
         c = [high1 ^ c[1] ^ key[0], low1, high0 ^ c[3] ^ key[1], low0]
         key = [(key[0] + KEYS[0]) & WORD, (key[1] + KEYS[1]) & WORD]
     signed = torch.where(c[0] >= 1 << 31, c[0] - (1 << 32), c[0])
@@ -24,8 +29,20 @@ def uniform(seed: Tensor, counter: Tensor) -> Tensor:
     return positive.to(torch.float32) * 4.6566127342e-10
 
 
-def _product(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
+def words_of_product(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
     """The high and the low 32 bits of a product of two numbers of 32 bits."""
     low, high = (b & 0xFFFF) * a, (b >> 16) * a
     whole_low = (low & WORD) + ((high & 0xFFFF) << 16)
     return (low >> 32) + (high >> 16) + (whole_low >> 32), whole_low & WORD
+
+
+def factor_of_seed(
+    seed: Tensor | None, shape: Sequence[int], p: float, like: Tensor
+) -> Tensor:
+    """The factor of dropout that kernels make of a seed, each element of its place in memory; ones
+    without a seed."""
+    if seed is None:
+        return like.new_ones(()).expand(tuple(shape))
+    places = torch.arange(prod(shape), device=seed.device).reshape(tuple(shape))
+    kept = 1 / (1 - p) if p < 1 else 0.0
+    return (uniform(seed, places) >= p).to(like.dtype) * kept
