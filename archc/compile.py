@@ -42,6 +42,7 @@ from archc.lowering.token import RegionKernels, lower
 from archc.numerics.factors import parts_in_loops
 from archc.numerics.gates import gates_in_logs
 from archc.recurrence.affine.normalize import decays
+from archc.recurrence.affine.vectors import vectors_as_rows
 from archc.recurrence.chunk.chunked import chunked
 from archc.recurrence.law.numbers import with_laws
 from archc.regions.cut import regions
@@ -148,7 +149,7 @@ def entered(layer: ir.Layer) -> ir.Layer:
     """The layer, its recurrences with gates as logarithms, turns as angles and outer products as
     factors, and all else that enters them where the spec has it: what a memory taken out has as
     arguments."""
-    return in_logs(parts_in_loops(simplify(layer)))
+    return in_logs(vectors_as_rows(parts_in_loops(simplify(layer))))
 
 
 PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
@@ -158,6 +159,7 @@ PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
     ("scales", scaled_queries),
     ("absorb", absorb),
     ("factors", parts_in_loops),
+    ("vectors", vectors_as_rows),
     ("gates", in_logs),
     ("chunk", in_chunks),
 )

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
@@ -307,9 +308,19 @@ def measured(name: str, tokens: int, peers: bool) -> dict[str, Any]:
     given = drawn(row, tokens)
     found["ours"] = times(ours(row), given, row.learned)
     if peers:
-        made = [times(peer(tokens), given, row.learned) for peer in row.peers]
-        found["peer"] = min(made, key=lambda each: each["both_ms"])
+        found["peer"] = by_peers(row, given, tokens)
     return found
+
+
+def by_peers(row: Row, given: list[Tensor], tokens: int) -> dict[str, Any]:
+    """The times of the fastest peer, or why there are none."""
+    made: list[dict[str, Any]] = []
+    for peer in row.peers:
+        try:
+            made.append(times(peer(tokens), given, row.learned))
+        except RuntimeError as reason:
+            made.append({"reason": str(reason).splitlines()[0]})
+    return min(made, key=lambda each: each.get("both_ms", inf))
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ bias, and the function of all pairs at once in PyTorch.
 
 from __future__ import annotations
 
+import inspect
 import json
 import statistics
 import sys
@@ -85,10 +86,11 @@ def error(module: Any, memory: str, given: list[Tensor], numbers: dict[str, Any]
 
 
 def called(module: Any, memory: str, given: list[Tensor], numbers: dict[str, Any]) -> Callable:
-    """One token by a function of a file."""
-    if hasattr(module, f"{memory}_fold"):
+    """One token by a function of a file, which may ask for its position."""
+    function = getattr(module, memory)
+    if "pos" in inspect.signature(function).parameters:
         numbers = {**numbers, "pos": given[1].shape[1] - 1}
-    return lambda: getattr(module, memory)(*given, **numbers)
+    return lambda: function(*given, **numbers)
 
 
 def by_kernels(module: Any, memory: str) -> str:

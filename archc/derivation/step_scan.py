@@ -43,7 +43,7 @@ def scan_chunks(telling: Telling, form: NormalForm, first: bool = True) -> Step:
     if form.links is not None:
         blocks += linked_formulas.chunk(form, letters)
     elif form.blocks:
-        blocks += _several(form, letters)
+        blocks += _several(Formulas(telling.study, form, "i"), letters)
     else:
         for each in form.forms:
             kind = {DENSE: _dense, MAX_PLUS: _maximum}.get(form.kind, _diagonal)
@@ -140,7 +140,7 @@ def _fenced(math: Math) -> Math:
     return Fence(math) if isinstance(math, Row) else math
 
 
-def _several(form: NormalForm, letters: Letters) -> Iterator[Block]:
+def _several(formulas: Formulas, letters: Letters) -> Iterator[Block]:
     """States that feed one another."""
     product = letters.of("Π")
     whole, matrix = letters.of("s"), letters.of("B")
@@ -152,6 +152,12 @@ def _several(form: NormalForm, letters: Letters) -> Iterator[Block]:
     )  # fmt: skip
     yield Formula(row(Name(product, ("i",), bold=True), EQUALS, Name(matrix, ("i",), bold=True),
                       Name(product, ("i-1",), bold=True)), "products", PARALLEL)  # fmt: skip
+    if (turn := formulas.form.turn) is not None:
+        yield para(
+            "This matrix scales by ", formulas.value(turn.sizes[0]), " and turns by ",
+            formulas.value(turn.angle), ", and so do its products, by the sums of the angles. With"
+            " what is added turned back by them, each state is scanned by itself, and then turned:",
+        )  # fmt: skip
     added = Name(letters.of("b"), ("i",), bold=True)
     moved = row(Name(matrix, ("i",), bold=True), Name(whole, ("i-1",), bold=True, local=True))
     yield Formula(row(Name(whole, ("i",), bold=True, local=True), EQUALS, moved, PLUS, added),

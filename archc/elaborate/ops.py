@@ -16,6 +16,7 @@ from archc.ir import layer as ir
 from archc.source import Span
 
 OUTER = "an outer product is written `a @ b.T`"
+UPRIGHT = "`W.T @ x` is the column that `x.T @ W` is a row of; or turn the row: `(x.T @ W).T`"
 THREE = "one of three dims is named in front of the block, `w = a * b * c`: `*` goes by names there"
 
 WORDS = {name: fn.symbol for name, fn in FUNCTIONS.items() if fn.symbol}
@@ -270,6 +271,8 @@ def _orientation(scope: Scope, fn: str, tensors: Sequence[Tensor], span: Span) -
                 same = a.name == b.name
                 kinds = "a column and a row" if same else f"columns over `{a}` and `{b}`"
                 helps = [OUTER, THREE] if fn == "mul" and not same else [OUTER]
+                if same and fn in ("add", "sub"):
+                    helps = [UPRIGHT]
                 raise _apart(scope, fn, kinds, (one, other), span, helps)
     return bool(vectors) and vectors[0].row and not matrices
 

@@ -117,14 +117,16 @@ def in_halves(
     for n, block in enumerate(halves_of(ranks)):
         own = dict(enumerate(values)) | {i: blocks[i][block] for i in read}
         own |= {i: pair[n] for i, pair in zip(readers, here, strict=True)}
-        earlier = {
-            name: torch.cat([*blocks[i][:block], blocks[i][0][:, :0]], 1)
-            for i, name in fields.items()
-        }
+        earlier = {name: _joined(blocks[i][:block], blocks[i][0]) for i, name in fields.items()}
         state = with_position(first._replace(**earlier), block * half)
         made.append(call([own[i] for i in range(len(values))], state))
     pairs = moved(ranks, f"outputs of {layer.name}", True, [*zip(*made, strict=True)])
     return tuple(torch.cat(pair, 1) for pair in pairs)
+
+
+def _joined(blocks: Sequence[Tensor], like: Tensor) -> Tensor:
+    """Blocks of tokens one after the other; one alone is not copied, none are 0 tokens."""
+    return torch.cat([*blocks], 1) if len(blocks) > 1 else blocks[0] if blocks else like[:, :0]
 
 
 def goes_in_halves(layer: ir.Layer, length: int) -> bool:

@@ -99,7 +99,8 @@ class _Onward(torch.autograd.Function):
         first, last = (
             onward_gradient(part, arriving[0], made, sums, more, ctx.scale) for part, more in pairs
         )
-        d_k, d_v = (torch.cat([first[i], last[i]], 2) for i in (1, 2))
+        pairs = [(first[i].transpose(1, 2), last[i].transpose(1, 2)) for i in (1, 2)]
+        d_k, d_v = (torch.cat(each, 1).transpose(1, 2) for each in pairs)  # token after token
         return None, None, first[0] + last[0], d_k, d_v
 
 

@@ -96,7 +96,7 @@ def compiled_latent(kind: str, heads: int) -> dict[str, int]:
         assert scores is not None
         trial = FoldTrial(scores.fold, op, known, {}, dtype=torch.bfloat16)
         return assembled_for(of_pairs(scores), trial, *fold_blocks("scores", torch.bfloat16, 128))
-    (op,) = (op for op in attends if op.decode is not None)
+    op = next(op for op in attends if op.decode is not None)
     op = replace(op, body=op.decode, decode=None)
     (fold,) = folds(op, slopes_of)
     assert isinstance(fold, WeightedSum)

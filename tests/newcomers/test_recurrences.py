@@ -125,6 +125,39 @@ def test_an_online_learner() -> None:
     held("longhorn", reference, X, d=4, D=3, N=2)
 
 
+def test_complex_numbers_in_two_states() -> None:
+    """Of more tokens than go one by one: constant ones in one matrix of them, and with a step that
+    the token chooses, for each channel."""
+
+    def constant(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        turn = torch.polar(torch.exp(-p["nu"].exp()), p["theta"].exp())
+        gain = (1 - turn.abs() ** 2).sqrt()
+        u = gain * ((x + 0j) @ torch.complex(p["B_re"], p["B_im"]))
+        back_to = torch.complex(p["C_re"], p["C_im"])
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            state = turn * state + u[:, t]
+            return state, (state @ back_to).real + p["skip"] * x[:, t]
+
+        return loop(torch.zeros_like(u[:, 0]), 20, step)
+
+    def selective(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        dt, read = softplus(x @ p["W_dt"]), torch.complex(x @ p["W_c"], x @ p["W_e"])
+        rate, b = torch.complex(-p["A"].exp(), p["w"]), x @ p["W_b"]
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            write = (dt * x)[:, t, :, None] * b[:, t, None]
+            state = (dt[:, t, :, None] * rate).exp() * state + write
+            return state, (state * read[:, t, None]).real.sum(-1)
+
+        return loop(torch.zeros(2, 4, 3, dtype=torch.complex128), 20, step)
+
+    held("lru", constant, {"x": [2, 20, 4]}, d=4, N=3)
+    held("complex_scan", selective, {"x": [2, 20, 4]}, d=4, N=3)
+
+
 @pytest.mark.slow
 def test_slots_that_are_written_by_what_they_forget() -> None:
     """A softmax between two states of one block."""

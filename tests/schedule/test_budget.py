@@ -26,18 +26,20 @@ def is_chunked(name: str) -> list[bool]:
 
 def test_states_that_feed_one_another_go_token_by_token() -> None:
     """Two vectors, of which every element has a matrix of its own."""
-    assert is_chunked("cells/turning") == [True, False]
+    assert is_chunked("cells/feeding") == [True, False]
 
 
 def test_what_a_program_can_hold_stays_in_chunks() -> None:
-    """A state at every row; a matrix between the elements of one; two that numbers link."""
+    """A state at every row; a matrix between the elements of one; two that numbers link, or that
+    are turned as one complex number is."""
     assert is_chunked("recurrences/by_element") == [True, True]
     assert is_chunked("recurrences/dense_mix") == [True, True]
     assert is_chunked("cells/trend") == [True, True]
+    assert is_chunked("recurrences/turning") == [True, True]
 
 
 def test_the_plan_says_why() -> None:
-    layer = archc.load(OWN / "cells/turning.arch").layer
+    layer = archc.load(OWN / "cells/feeding.arch").layer
     (plan,) = plans_of(layer, conditions({}))
     assert plan.over_budget
     assert "token by token: in chunks, with dims of 64, a value would be" in as_text([plan])

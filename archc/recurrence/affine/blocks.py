@@ -12,8 +12,10 @@ import sympy
 
 from archc.ir import layer as ir
 from archc.recurrence.affine.atoms import Table
+from archc.recurrence.affine.axis_roles import Roles
 from archc.recurrence.affine.chain import Refused, read_body
 from archc.recurrence.affine.form import DENSE, NormalForm, StateForm, Step, Term
+from archc.recurrence.affine.linked import turn_of
 from archc.recurrence.affine.polynomials import Reading, coefficient
 from archc.recurrence.analysis.degree import CONSTANT, Degree
 
@@ -35,7 +37,10 @@ def coupled(
     forms = tuple(
         _form(declared[n], written, whole) for n, (_, written) in zip(states, rows, strict=True)
     )
-    return NormalForm(DENSE, states, forms, table.atoms, None, tuple(blocks for blocks, _ in rows))
+    blocks = tuple(entries for entries, _ in rows)
+    every = Roles(frozenset(axis.name for form in forms for axis in form.shared), frozenset())
+    turn = turn_of(table, every, blocks)
+    return NormalForm(DENSE, states, forms, table.atoms, None, blocks, turn=turn)
 
 
 def _row(

@@ -174,8 +174,9 @@ class NormalForm:
 
     kind: matrix (rank-one writes), diagonal (elementwise, whatever the writes are), dense (a matrix
     along an axis: `Step.matrix`; or coupled states: `blocks[i][j]` scales state j into state i, and
-    the steps hold the writes), linked (matrices that scale one another and are corrected together:
-    `blocks` and `links`, no forms), max-plus, sequential (then `refusal` says why).
+    the steps hold the writes; `turn`: those blocks are one), linked (matrices that scale one
+    another and are corrected together: `blocks` and `links`, no forms), max-plus, sequential (then
+    `refusal` says why).
     """
 
     kind: str
@@ -185,6 +186,7 @@ class NormalForm:
     refusal: Refusal | None = None
     blocks: tuple[tuple[sympy.Expr, ...], ...] = ()
     links: Links | None = None
+    turn: Turn | None = None
 
     def key(self) -> str:
         """Canonical text of the update: equal for two spellings of one update. Axes are named by

@@ -1,7 +1,8 @@
 """Layer IR -> layer IR: states that a matrix mixes, along an axis or with one another, in chunks.
 
 Products of the matrices take in what a chunk began with. A matrix that no token changes has the
-same powers in every chunk: they are computed once.
+same powers in every chunk: they are computed once. Two states that are turned, as the parts of a
+complex number are, need no matrices: in the frame that turns with them each is only scaled.
 """
 
 from __future__ import annotations
@@ -16,7 +17,20 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.free_names import marked
 from archc.recurrence.chunk.frame import Frame
-from archc.recurrence.chunk.scan import Carried, along_rows, carried, cut, in_last_row, starts
+from archc.recurrence.chunk.scan import (
+    Carried,
+    along_rows,
+    carried,
+    cut,
+    in_last_row,
+    in_rows,
+    starts,
+    starts_together,
+    sums,
+)
+
+Turn = tuple[int, int]
+"""The cosine and the sine of an angle."""
 
 
 def dense(
@@ -105,6 +119,72 @@ def coupled(
         return Carried(*(frame.add(select, id) for id in ids))
 
     return tuple(one(index) for index in range(len(states)))
+
+
+def spun(
+    frame: Frame,
+    states: Sequence[ir.State],
+    size: int | None,
+    angle: int,
+    writes: Sequence[int | None],
+    initials: Sequence[int],
+) -> tuple[Carried, ...]:
+    """(S_1, S_2)[t] = size * R(angle) (S_1, S_2)[t-1] + writes, elementwise; None is a size of 1, a
+    write of 0.
+
+    With the sums of the angles from the start of a chunk, what is written is turned back, and each
+    state scanned by itself; the states of the rows are turned as far as they are.
+    """
+    row, zero = frame.row.name, frame.number(0)
+    through = in_rows(frame, cut(frame, angle))
+    turn = _turn_by(frame, frame.add(ck.Sums(row), through))
+    a = None if size is None else cut(frame, size, fill=1)
+    kept = None if a is None else along_rows(frame, a, zero, frame.number(1))
+    b = [None if write is None else cut(frame, write) for write in writes]
+    local = [
+        id if id is None else sums(frame, id) if a is None else along_rows(frame, a, id, zero)
+        for id in rotated(frame, b, turn, back=True)
+    ]
+    given = {"cos": turn[0], "sin": turn[1], "kept": kept, "local.0": local[0], "local.1": local[1]}
+    last = {name: in_last_row(frame, id) for name, id in given.items() if id is not None}
+    begin = starts_together(frame, states, initials, last, _spin)
+    given |= {key: in_rows(frame, id) for key, id in given.items() if id is not None}
+    rows = _spin(frame, begin, given)
+    filled = all(frame.has(id, (frame.stream.name,)) for id in _present([size, angle, *writes]))
+    return tuple(
+        carried(frame, *each, filled) for each in zip(states, rows, begin, initials, strict=True)
+    )
+
+
+def _turn_by(frame: Frame, angle: int) -> Turn:
+    return frame.fn("cos", angle), frame.fn("sin", angle)
+
+
+def _spin(frame: Frame, before: Sequence[int], given: Mapping[str, int | None]) -> list[int]:
+    """R (kept * before + local), of rows or of a whole chunk."""
+    inside = [
+        frame.total([frame.times(given.get("kept"), old), given.get(f"local.{p}")])
+        for p, old in enumerate(before)
+    ]
+    cos, sin = given["cos"], given["sin"]
+    assert cos is not None and sin is not None, "there is a turn"
+    found = rotated(frame, inside, (cos, sin))
+    return [id for id in found if id is not None]
+
+
+def rotated(
+    frame: Frame, pair: Sequence[int | None], turn: Turn, back: bool = False
+) -> list[int | None]:
+    """Two values turned, the first into the second; `back`: the other way."""
+    (cos, sin), (one, other) = turn, pair
+    less = frame.fn("neg", sin)
+
+    def times(id: int | None, by: int) -> int | None:
+        return None if id is None else frame.fn("mul", id, by)
+
+    across = [times(other, sin if back else less), times(one, less if back else sin)]
+    straight = [times(one, cos), times(other, cos)]
+    return [frame.total(both) for both in zip(straight, across, strict=True)]
 
 
 def _present(*rows: Sequence[int | None]) -> list[int]:

@@ -45,7 +45,7 @@ from archc.recurrence.analysis.gauge import proved
 from archc.recurrence.analysis.sums_apart import reads_apart
 from archc.recurrence.chunk.by_law import by_law, in_order, remark
 from archc.recurrence.chunk.conjugate import conjugate, turned
-from archc.recurrence.chunk.coupled import coupled, dense
+from archc.recurrence.chunk.coupled import coupled, dense, spun
 from archc.recurrence.chunk.derived import Derived, Kept, NotChunked
 from archc.recurrence.chunk.frame import frame_of, input_of
 from archc.recurrence.chunk.implicit import System, systems
@@ -240,10 +240,15 @@ class Derivation:
 
     def _coupled(self, form: NormalForm) -> None:
         states = [self.states[each.state] for each in form.forms]
-        blocks = [[self._some(form, entry) for entry in row] for row in form.blocks]
         writes = [self._write(form, each.steps[0]) for each in form.forms]
         starts = [self.starts[state.name] for state in states]
-        found = coupled(self.frame, states, blocks, writes, starts)
+        if form.turn is None:
+            blocks = [[self._some(form, entry) for entry in row] for row in form.blocks]
+            found = coupled(self.frame, states, blocks, writes, starts)
+        else:
+            size = self._factor(form, form.turn.sizes[0])
+            angle = self._value(form, form.turn.angle)
+            found = spun(self.frame, states, size, angle, writes, starts)
         for state, carried in zip(states, found, strict=True):
             self._note_state(state.name, carried)
 

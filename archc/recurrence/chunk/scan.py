@@ -7,7 +7,7 @@ factors: one that is 0, or negative, is as good as any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from archc.ir import chunk as ck
@@ -98,18 +98,35 @@ def starts(
     frame: Frame, state: ir.State, initial: int, given: Mapping[str, int], step: Step
 ) -> int:
     """The state before every chunk [batch, n, ...]: `step` makes it from the one before."""
+
+    def steps(inner: Frame, old: Sequence[int], values: Mapping[str, int]) -> list[int]:
+        return [step(inner, old[0], values)]
+
+    return starts_together(frame, [state], [initial], given, steps)[0]
+
+
+def starts_together(
+    frame: Frame,
+    states: Sequence[ir.State],
+    initials: Sequence[int],
+    given: Mapping[str, int],
+    step: Callable[[Frame, Sequence[int], Mapping[str, int]], Sequence[int]],
+) -> list[int]:
+    """The same of several states, which `step` makes from all of those before."""
     inner = replace(frame, graph=layer_graph())
-    name = state_at_start(state.name)
-    old = input_of(inner.graph, state.before, Type(state.axes))
+    old = [input_of(inner.graph, state.before, Type(state.axes)) for state in states]
     values = {}
     for key, id in given.items():
         type = frame.graph[id].type
         rest = tuple(axis for axis in type.axes if axis.name != frame.chunk.name)
         values[key] = input_of(inner.graph, key, Type(rest, type.dtype))
-    inner.graph.outputs = {state.name: step(inner, old, values), name: old}
-    heads = tuple(axis.name for axis in state.axes if axis.name in frame.outer)
-    op = ir.Recurrence(frame.chunk, tuple(given), (state,), inner.graph, heads)
-    return frame.add(ir.Result(name), frame.add(op, *given.values(), initial))
+    after = step(inner, old, values)
+    for state, before, id in zip(states, old, after, strict=True):
+        inner.graph.outputs |= {state.name: id, state_at_start(state.name): before}
+    heads = tuple(axis.name for axis in states[0].axes if axis.name in frame.outer)
+    op = ir.Recurrence(frame.chunk, tuple(given), tuple(states), inner.graph, heads)
+    made = frame.add(op, *given.values(), *initials)
+    return [frame.add(ir.Result(state_at_start(state.name)), made) for state in states]
 
 
 def carried(

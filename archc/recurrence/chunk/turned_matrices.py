@@ -20,12 +20,10 @@ from dataclasses import dataclass
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.recurrence.chunk.coupled import Turn, rotated
 from archc.recurrence.chunk.frame import Frame
 from archc.recurrence.chunk.linked_matrices import LinkedForm, LinkedSlot, Numbers, TokenLink
 from archc.recurrence.chunk.matrix import Slot
-
-Turn = tuple[int, int] | None
-"""The cosine and the sine of an angle; None is no turn."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class TurnedForm(LinkedForm):
 
     # --- turning --------------------------------------------------------------------------------
 
-    def _turn(self, reverse: bool = False, exclusive: bool = False) -> Turn:
+    def _turn(self, reverse: bool = False, exclusive: bool = False) -> Turn | None:
         """The turn from the start of the chunk to each row; reverse: from each row to its end."""
         if self.angle is None:
             return None
@@ -86,22 +84,9 @@ class TurnedForm(LinkedForm):
         angle = frame.add(ck.Sums(frame.row.name, reverse, exclusive), self.angle)
         return frame.fn("cos", angle), frame.fn("sin", angle)
 
-    def _turned(self, pair: Numbers, turn: Turn, back: bool = False) -> list[int | None]:
+    def _turned(self, pair: Numbers, turn: Turn | None, back: bool = False) -> list[int | None]:
         """Vectors of both states in the turning frame; `back`: turned with the states."""
-        if turn is None:
-            return [*pair]
-        frame, (cos, sin), (one, other) = self.frame, turn, pair
-
-        def times(id: int | None, by: int) -> int | None:
-            return None if id is None else frame.fn("mul", id, by)
-
-        def less(id: int | None) -> int | None:
-            return None if id is None else frame.fn("neg", id)
-
-        across = [times(other, sin), times(one, sin)]
-        across[0 if back else 1] = less(across[0 if back else 1])
-        straight = [times(one, cos), times(other, cos)]
-        return [frame.total(pair) for pair in zip(straight, across, strict=True)]
+        return [*pair] if turn is None else rotated(self.frame, pair, turn, back=not back)
 
     # --- scores, and the carried states ---------------------------------------------------------
 
