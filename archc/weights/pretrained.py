@@ -16,7 +16,7 @@ from archc.origin import origin_of
 from archc.specfile import bundled, read
 from archc.weights import convert, files
 from archc.weights.convert import Misfit
-from archc.weights.table import SUFFIX, Table, table_of
+from archc.weights.table import SUFFIX, Kinds, Table, table_of
 
 
 def table_for(spec: str, text: str) -> Table:
@@ -144,6 +144,11 @@ def _expect(table: Table, config: Mapping[str, Any]) -> None:
         found = at(config, key)
         if found is not None and found != value:
             wrong.append(f"its `{key}` is {found!r}; the spec can only {value!r}")
+    for kinds in table.kinds:
+        word = _word(kinds, config)
+        if word not in kinds.sizes:
+            can = ", ".join(map(repr, kinds.sizes))
+            wrong.append(f"its `{kinds.paths[0]}` is {word!r}; the spec can only {can}")
     for key in table.absent:
         if found := at(config, key):
             wrong.append(f"its `{key}` is {found!r}; the spec has nothing such")
@@ -172,6 +177,26 @@ def at(config: Mapping[str, Any], path: str) -> Any:
     return found
 
 
+def _word(kinds: Kinds, config: Mapping[str, Any]) -> str:
+    """The word that config.json has; the first one where it has none."""
+    found = (x for path in kinds.paths if (x := at(config, path)) is not None)
+    return next(found, next(iter(kinds.sizes)))
+
+
+def _of_kinds(table: Table, config: Mapping[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
+    """Those of the sizes that are there by the words of config.json. Raises ArchError E0042 where
+    one that a word needs is missing."""
+    for kinds in table.kinds:
+        word = _word(kinds, config)
+        needed = kinds.sizes[word]
+        if missing := [name for name in needed if name not in sizes]:
+            lacks = ", ".join(f"`{table.sizes[name][0]}`" for name in missing)  # type: ignore[index]
+            why = f"its `{kinds.paths[0]}` is {word!r}, and it lacks {lacks}"
+            raise fail("E0042", "the checkpoint says too little", notes=(why,))
+        sizes = {k: v for k, v in sizes.items() if k in needed or k not in kinds.known}
+    return sizes
+
+
 def _sizes(table: Table, there: files.Checkpoint) -> dict[str, Any]:
     """Sizes and options of the spec that config.json says, or a tensor has."""
     sizes, config = {}, there.config
@@ -190,13 +215,24 @@ def _sizes(table: Table, there: files.Checkpoint) -> dict[str, Any]:
                 value = where["null"]
         if value is not None:
             sizes[name] = value
-    return sizes
+    return _of_kinds(table, config, sizes)
+
+
+def _real(x: Any) -> Any:
+    """A size that config.json has as 2.0; none is null."""
+    return None if x is None else float(x)
 
 
 def _config(table: Table, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """The config.json of a module with these sizes, by paths."""
     config = {"pad_token_id": None, **table.expected, **table.written}
-    sizes = {name: float(x) if name in table.reals else x for name, x in sizes.items()}
+    sizes = {name: _real(x) if name in table.reals else x for name, x in sizes.items()}
+    for kinds in table.kinds:
+        there = {name for name in kinds.known if sizes.get(name) is not None}
+        word = next(word for word, needs in reversed(kinds.sizes.items()) if there >= {*needs})
+        config[kinds.paths[0]] = word
+        away = kinds.known - {*kinds.sizes[word]}
+        sizes = {name: x for name, x in sizes.items() if name not in away}
     for name, where in table.sizes.items():
         if name not in sizes:
             continue

@@ -11,6 +11,11 @@
     attention = { indices = "layer_types", of = "full_attention", other = "conv" }
     f = { length = "layers.0.w1.weight", dim = 0, at = "ff_dim" }  # of a tensor; `at` if written
 
+    [kinds."rope_parameters.rope_type"]       # a word that says which sizes are there; the first is
+    at = ["rope_scaling.rope_type"]           # what is meant where it is neither there nor `at`
+    default = []
+    linear = ["factor"]
+
     [same]                                    # what repeats a size
     num_key_value_heads = "H"
 
@@ -46,7 +51,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,7 +62,7 @@ PART = re.compile(r"(\w+)\[(?:(\d+)|([\w+*]*):([\w+*]*))\]")
 SUFFIX = ".weights.toml"
 KEYS = {
     "model_type", "architecture", "sizes", "fixed", "expected", "tensors", "tied", "ignored",
-    "absent", "reals", "same", "written",
+    "absent", "reals", "same", "written", "kinds",
 }  # fmt: skip
 MAPS = ("neg_exp", "exp", "one_plus")
 """Functions from a tensor to a parameter: -exp(x), exp(x), 1 + x."""
@@ -94,6 +99,19 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Kinds:
+    """The words that config.json may have at one of some paths, and the sizes that each needs."""
+
+    paths: tuple[str, ...]
+    sizes: Mapping[str, tuple[str, ...]]
+
+    @property
+    def known(self) -> set[str]:
+        """The sizes that any word needs."""
+        return {name for names in self.sizes.values() for name in names}
+
+
+@dataclass(frozen=True)
 class Table:
     """The table of `NAME.weights.toml`; the module's docstring has its parts."""
 
@@ -110,6 +128,7 @@ class Table:
     reals: tuple[str, ...] = ()
     same: Mapping[str, str] = field(default_factory=dict)
     written: Mapping[str, Any] = field(default_factory=dict)
+    kinds: tuple[Kinds, ...] = ()
 
 
 def table_of(text: str, name: str) -> Table:
@@ -127,8 +146,19 @@ def table_of(text: str, name: str) -> Table:
         name, data["model_type"], data["architecture"], entries, data.get("sizes", {}),
         data.get("fixed", {}), data.get("expected", {}), data.get("tied", {}),
         tuple(data.get("ignored", ())), tuple(data.get("absent", ())), tuple(data.get("reals", ())),
-        data.get("same", {}), data.get("written", {}),
+        data.get("same", {}), data.get("written", {}), tuple(_kinds(name, data)),
     )  # fmt: skip
+
+
+def _kinds(name: str, data: dict[str, Any]) -> Iterator[Kinds]:
+    """The words that say which sizes are there."""
+    for path, words in data.get("kinds", {}).items():
+        more = words.get("at", [])
+        sizes = {word: tuple(needs) for word, needs in words.items() if word != "at"}
+        found = Kinds((path, *more), sizes)
+        if unknown := sorted(found.known - {*data.get("sizes", {})}):
+            raise _wrong(name, f"`{path}` needs {', '.join(unknown)}, which no size is called")
+        yield found
 
 
 def _entry(name: str, parameter: str, value: Any) -> Entry:

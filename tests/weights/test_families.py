@@ -100,6 +100,57 @@ def test_an_older_config_says_its_base_elsewhere(tmp_path: Path) -> None:
     assert "base=500000" in repr(archc.load("lm").from_pretrained(tmp_path))
 
 
+SLOWED = {
+    "linear": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0},
+    "llama3": {
+        "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 40,
+    },
+}  # fmt: skip
+"""Positions for longer texts, of which some angles turn less than once in those of training, some
+more than four times, and some between."""
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("kind", SLOWED)
+def test_positions_for_longer_texts(kind: str, older: bool, tmp_path: Path) -> None:
+    """As transformers has them, there and back; an older config.json says them elsewhere."""
+    model = families.randomise(families.llama(rope_parameters=SLOWED[kind]), 1)
+    model.save_pretrained(tmp_path)
+    if older:
+        config = json.loads((tmp_path / "config.json").read_text())
+        config["rope_scaling"] = config.pop("rope_parameters")
+        config["rope_theta"] = config["rope_scaling"].pop("rope_theta")
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    ours = archc.load("lm").from_pretrained(tmp_path)
+    tokens = torch.randint(50, (2, 70))
+    with torch.no_grad():
+        wanted = model(tokens, use_cache=False).logits
+        torch.testing.assert_close(ours(tokens), wanted, rtol=1e-4, atol=1e-4)
+    archc.save_pretrained(ours, tmp_path / "back")
+    again = type(model).from_pretrained(tmp_path / "back")
+    assert again.config.rope_parameters == SLOWED[kind]
+    with torch.no_grad():
+        torch.testing.assert_close(again(tokens, use_cache=False).logits, wanted)
+
+
+@pytest.mark.parametrize(
+    ("rope", "says"),
+    [
+        ({"rope_type": "yarn", "factor": 2.0}, "'yarn'; the spec can only 'default', 'linear', 'l"),
+        ({"type": "dynamic", "factor": 2.0}, "'dynamic'; the spec can only 'default', 'linear'"),
+        ({"rope_type": "llama3", "factor": 2.0}, "'llama3', and it lacks .*original_max_position"),
+    ],
+)
+def test_positions_that_a_spec_lacks_are_refused(rope: dict, says: str, tmp_path: Path) -> None:
+    families.llama().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_scaling": rope}))
+    with pytest.raises(ArchError, match=says):
+        archc.load("lm").from_pretrained(tmp_path)
+
+
 def test_a_stack_that_lacks_one_is_refused(tmp_path: Path) -> None:
     """An expert in the middle, whose neighbours are there."""
     families.deepseek_v3().save_pretrained(tmp_path)

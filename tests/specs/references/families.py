@@ -24,11 +24,12 @@ SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
 LINEAR = ["linear_attention", "full_attention", "linear_attention"]
 
 
-def llama() -> nn.Module:
+def llama(**more: Any) -> nn.Module:
     """Its head is its embedding."""
     config = t.LlamaConfig(
-        **SIZES, **HEADS, intermediate_size=48, num_hidden_layers=2, tie_word_embeddings=True
-    )
+        **SIZES, **HEADS, intermediate_size=48, num_hidden_layers=2, tie_word_embeddings=True,
+        **more,
+    )  # fmt: skip
     return t.LlamaForCausalLM(config)
 
 
