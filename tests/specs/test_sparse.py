@@ -69,10 +69,14 @@ def test_the_loss_of_the_indexer(n: int) -> None:
     agree("dsa", f"torch's divergence for each token, {n} chosen: loss of the index", loss, theirs)
     assert torch.equal(y, layer(x))
     index = ("W_qi", "W_ki", "W_w")
-    loss.backward()
+    borders = torch.tensor([0, 9, 10, 25])
+    packed = layer(x[:1], align[:1], cu_seqlens=borders)[1]
+    alone = [layer(x[:1, i:j], align[:1, i:j])[1] for i, j in ((0, 9), (9, 10), (10, 25))]
+    assert difference(packed, torch.cat(alone, 1)) < 1e-12
+    loss.sum().backward()
     assert x.grad is None
     assert {name for name, p in layer.named_parameters() if p.grad is not None} == {*index}
-    wanted = torch.autograd.grad(theirs, [own[name] for name in index])
+    wanted = torch.autograd.grad(theirs.sum(), [own[name] for name in index])
     for name, gradient in zip(index, wanted, strict=True):
         assert difference(getattr(layer, name).grad, gradient) < 1e-10
 

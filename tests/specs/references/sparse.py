@@ -128,14 +128,14 @@ def dsa(weights: Weights, x: Tensor, n: int, base: float, eps: float, turned: bo
 
 
 def dsa_loss(weights: Weights, x: Tensor, align: Tensor, n: int, base: float, eps: float) -> Tensor:
-    """The indexer's loss, torch's divergence of one token's two distributions at a time."""
+    """The indexer's loss of each token, by torch's divergence of its two distributions."""
     c_q = rms_norm(x @ weights["W_DQ"], 1, eps) * weights["g_q"]
     c = rms_norm(x @ weights["W_DKV"], 1, eps) * weights["g_kv"]
     q = torch.cat([project(c_q, weights["W_UQ"]), rotated(project(c_q, weights["W_QR"]), base)], -1)
     k_c, k_r = project(c, weights["W_UK"]), rotated(x @ weights["W_KR"], base)
     k = torch.cat([k_c, k_r[:, :, None].expand(*k_c.shape[:3], -1)], -1)
     index = project(x, weights["W_qi"]), x @ weights["W_ki"], x @ weights["W_w"]
-    total = x.new_zeros(())
+    made = []
     for b in range(x.shape[0]):
         for t in range(x.shape[1]):
             qi, ki, wi = (y[b] for y in index)
@@ -144,8 +144,8 @@ def dsa_loss(weights: Weights, x: Tensor, align: Tensor, n: int, base: float, ep
             heads = torch.einsum("hk,shk->hs", q[b, t], k[b, at]) * k.shape[-1] ** -0.5
             summed = heads.softmax(-1).sum(0).detach()
             apart = kl_div(score[at].log_softmax(0), summed / summed.sum(), reduction="sum")
-            total = total + align[b, t] * apart
-    return total / x.shape[0] / x.shape[1]
+            made.append(align[b, t] * apart)
+    return torch.stack(made).view(align.shape)
 
 
 def rotated(x: Tensor, base: float) -> Tensor:
