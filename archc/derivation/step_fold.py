@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from archc.attention.weighted_sum import Source, WeightedSum
+from archc.attention.weighted_sum import Choice, Source, WeightedSum
 from archc.derivation.costs import cost_math
 from archc.derivation.fold_formulas import READ, FoldFormulas
 from archc.derivation.maths import (
@@ -33,14 +33,12 @@ from archc.dims import TIME
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.ir.plan import examples
-from archc.verify.fold_trial import TOKENS, fold_checks
+from archc.verify.fold_numbers import TOKENS, fold_checks
 from archc.verify.trial import SMALL
 
 
 def fold_steps(layer: ir.Layer, fold: WeightedSum, attend: ir.Attend, title: str) -> Iterator[Step]:
     """How the sum of that name of an attend is folded, and how its gradient is."""
-    if fold.choice is not None:
-        return
     told, of = _Told(fold, attend.body), f" of `{title}`" if title else ""
     small = {n: size for n, size in next(examples(layer, SMALL), {}).items() if size is not None}
     checks = list(fold_checks(fold, attend, small))
@@ -72,7 +70,8 @@ class _Told:
                    " score")  # fmt: skip
         yield Formula(row(self.score, EQUALS, self.f.output("score")))
         if self.fold.softmax:
-            yield para("No pair is kept. A reader walks blocks ", self.block,
+            who = CHOOSING if self.fold.choice is not None else "A reader walks blocks "
+            yield para("No pair is kept. ", who, self.block,
                        RUNNING_TOTAL if self.alone else RUNNING)  # fmt: skip
             yield from self._softmax()
         else:
@@ -121,6 +120,8 @@ class _Told:
     def _skipped(self) -> list[Inline]:
         """A sentence: the blocks that are not walked, and those that are not masked."""
         seen = self.fold.pairs.outputs.get("visible")
+        if self.fold.choice is not None:
+            return [*self._chosen(self.fold.choice), *self._asked()]
         if not self.fold.bounds and seen is None:
             return ["Every token is read: there is no block to skip."]
         if not self.fold.bounds:
@@ -136,6 +137,26 @@ class _Told:
                 " the last tell from that which blocks none of them reads, which are skipped, and"
                 " which all of them read whole, which no mask is made for", *more]  # fmt: skip
 
+    def _chosen(self, choice: Choice) -> list[Inline]:
+        """A sentence: the list that a reader walks."""
+        if choice.single:
+            return ["Of each reader a list says which tokens it has chosen, and no other is ever"
+                    " loaded: time grows with how many these are, not with the square of ",
+                    cost_math(TIME.size), "."]  # fmt: skip
+        return ["Of each reader a list says which blocks of ", cost_math(choice.size), " tokens it"
+                " has chosen, and no other is ever loaded: time grows with how many these are, not"
+                " with the square of ", cost_math(TIME.size), "."]  # fmt: skip
+
+    def _asked(self) -> list[Inline]:
+        """A sentence: what is asked of every pair whose token is chosen."""
+        bounds = [self.f.bound(bound) for bound in self.fold.bounds]
+        seen = self.fold.pairs.outputs.get("visible")
+        asked = [*bounds, *([] if seen is None else [self.f.output("visible")])]
+        parts: list[Inline] = []
+        for each in asked:
+            parts += [" and ", each] if parts else [each]
+        return [" Of these, a token is read where ", *parts, "."] if parts else []
+
     # --- the gradient ---
 
     def gradient(self) -> Iterator[Block]:
@@ -146,10 +167,11 @@ class _Told:
         yield para("Weights are made again, block by block, from what was kept; what arrives at a"
                    " score is, with ", slope(made), " arriving at ", made, *also, ",")  # fmt: skip
         yield from self._at_scores()
+        choice = self.fold.choice
+        walk = WALKS if choice is None else SINGLY if choice.single else BLOCKS
         yield para("The score's own derivative takes it to what entered. What is of the reader is"
-                   " summed by programs that hold readers and walk the tokens that they read, what"
-                   " is of a token read by programs that hold those and walk their readers: no two"
-                   " add to one number, and every sum has one order.")  # fmt: skip
+                   " summed by programs that hold readers and walk the tokens that they read, "
+                   + walk + ": no two add to one number, and every sum has one order.")  # fmt: skip
         yield Table(("gradient", "by"), tuple(self._rows()))
 
     def _at_scores(self) -> Iterator[Block]:
@@ -218,6 +240,17 @@ class _Told:
         return slope(name) if isinstance(name, Name) else row(Words("d"), Fence(name))
 
 
+WALKS = "what is of a token read by programs that hold those and walk their readers"
+BLOCKS = (
+    "what is of a token read by programs that hold a block and walk those who chose it, of whom"
+    " another list is made"
+)
+SINGLY = (
+    "what is of a token read in two steps: what each pair of a reader and a token that it chose"
+    " adds is written down, of so many readers at a time as there is room for, and these entries"
+    " are added for each token in their order"
+)
+CHOOSING = "A reader, with the heads that share what it has chosen, walks its list in blocks "
 BY = {"reader": "readers", "read": "tokens read", "same": "readers"}
 RUNNING = (
     " of tokens with the largest score so far, the sum of weights below it, and the sum of what"

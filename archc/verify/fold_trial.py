@@ -4,7 +4,7 @@ reference semantics of what they read. Imports torch."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,7 +23,6 @@ from archc.tile.affine import MISSING
 from archc.tile.interpreter import run
 from archc.tile.language import OF_BUFFER, Program
 from archc.tile.verifier import verify, verify_launch
-from archc.verify.checks import GRADIENT_LIMIT, Check
 
 DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16"}
 
@@ -152,9 +151,7 @@ class FoldTrial:
         known = self.forward()
         for name, d in zip(self.made, arriving, strict=True):
             known[f"d_{name}"] = d.to(self.dtype if self.fold.values and name == "o" else self.wide)
-        tables = [by_distances] if self.fold.lookups else []
-        for make in (by_readers, by_tokens, *tables):
-            known |= self.interpreted(make(self.fold), known)
+        self.backward(known)
         found = {name: torch.zeros_like(x) for name, x in self.inputs.items()}
         for source in map(self.fold.source, self.fold.learned):
             if source.table is not None:
@@ -171,11 +168,17 @@ class FoldTrial:
             if source.summed:
                 d = self.in_each(lambda y: y.flip(1).cumsum(1).flip(1), d)
             (value,) = self.values(source.node)
-            learned = [x for x in self.inputs.values() if x.requires_grad]
-            made = torch.autograd.grad(value, learned, d, allow_unused=True)
-            for name, x in zip(self.inputs, made, strict=True):
+            learned = {n: x for n, x in self.inputs.items() if x.requires_grad}
+            made = torch.autograd.grad(value, [*learned.values()], d, allow_unused=True)
+            for name, x in zip(learned, made, strict=True):
                 found[name] = found[name] if x is None else found[name] + x
         return found
+
+    def backward(self, known: dict[str, Tensor]) -> None:
+        """Run the programs of the gradient, and add what they make."""
+        tables = [by_distances] if self.fold.lookups else []
+        for make in (by_readers, by_tokens, *tables):
+            known |= self.interpreted(make(self.fold), known)
 
     def of_table(self, source: Source, known: Mapping[str, Tensor]) -> Tensor:
         """The gradient of a table [W, H] from sums by distance."""
@@ -212,7 +215,8 @@ def without(type: Type, axis: Axis) -> Type:
 def drawn(
     attend: ir.Attend, known: Mapping[str, float], dtype: torch.dtype = torch.float64
 ) -> dict[str, Tensor]:
-    """Normal numbers for what enters the body of an attend, which learn."""
+    """Normal numbers for what enters the body of an attend, which learn; a third of what may be
+    chosen, of which `known` says by the name of its axis how much there is."""
     T, S = int(known["T#"]), int(known["T_seen#"])
     lengths = {"batch": int(known["batch"]), attend.reader.name: T, attend.read.name: S}
     lengths |= {attend.path.name: S} if attend.path is not None else {}
@@ -221,55 +225,13 @@ def drawn(
     for node in attend.body:
         if isinstance(node.op, ir.Input):
             shape = [int(evaluate(a.size, {**known, **lengths})) if a.kind == "dim"
-                     else lengths[a.name] for a in node.type.axes]  # fmt: skip
+                     else int({**known, **lengths}[a.name]) for a in node.type.axes]  # fmt: skip
             x = torch.randn(shape, generator=generator, dtype=torch.float64)
+            if node.type.dtype == "bool":
+                inputs[node.op.name] = x > x.quantile(2 / 3)
+                continue
             inputs[node.op.name] = x.to(dtype).double().requires_grad_()
     return inputs
-
-
-def fold_checks(
-    fold: WeightedSum, attend: ir.Attend, sizes: Mapping[str, float]
-) -> Iterator[Check]:
-    """The programs of a fold, run by blocks, against all pairs at once; none where what enters is
-    no real number, or another sequence. Sizes are those of the layer."""
-    inputs = [node for node in attend.body if isinstance(node.op, ir.Input)]
-    own = attend.source == attend.reader.name and len(fold.lookups) <= 1
-    if not own or any(node.type.dtype != "real" for node in inputs):
-        return
-    known: dict[str, float] = {"T#": TOKENS, "T_seen#": TOKENS, "batch": 2, **sizes}
-    trial = FoldTrial(fold, attend, known, drawn(attend, known))
-    yield Check(f"blocks of {trial.block} tokens", lambda: _values_off(trial))
-    if fold.slopes is not None:
-        yield Check("gradient, by blocks", lambda: _gradients_off(trial), GRADIENT_LIMIT)
-
-
-TOKENS = 40
-"""How many tokens the numbers of a fold are computed with."""
-
-
-def _values_off(trial: FoldTrial) -> float:
-    """How far the sum by blocks is from that over all pairs."""
-    wanted, found = trial.values(*trial.fold.nodes), trial.forward()
-    return max(
-        distance(found[name], trial.as_made(x.detach(), name))
-        for name, x in zip(trial.made, wanted, strict=True)
-    )
-
-
-def _gradients_off(trial: FoldTrial) -> float:
-    """How far the gradients of what enters are, at most."""
-    wanted, generator = trial.values(*trial.fold.nodes), torch.Generator().manual_seed(1)
-    d = [torch.randn(x.shape, generator=generator).double() for x in wanted]
-    learned = [*trial.inputs.values()]
-    slopes = torch.autograd.grad(wanted, learned, d, allow_unused=True)
-    given = (trial.as_made(x, name) for name, x in zip(trial.made, d, strict=True))
-    found = trial.gradients(*(x.contiguous() for x in given))
-    errors = [0.0]
-    for (name, x), slope in zip(trial.inputs.items(), slopes, strict=True):
-        right = torch.zeros_like(x) if slope is None else slope
-        error = float((found[name] - right).norm()) / max(float(right.norm()), 1e-3)
-        errors.append(error if math.isfinite(error) else math.inf)
-    return max(errors)
 
 
 def distance(found: Tensor, wanted: Tensor) -> float:

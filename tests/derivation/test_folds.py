@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from torch import Tensor
 
+import archc
 from archc.attention.weighted_sum import WeightedSum
 from archc.compile import folded
 from archc.derivation.fold_formulas import FoldFormulas
 from archc.derivation.typed import as_plain
-from archc.verify.fold_trial import FoldTrial, fold_checks
+from archc.show.attends import attends_of
+from archc.verify.choice_trial import ChoiceTrial
+from archc.verify.fold_numbers import fold_checks
+from archc.verify.fold_trial import FoldTrial
 from tests.attention.cases import pair_of
 from tests.attention.test_folds import SCORES
 
@@ -53,3 +58,31 @@ def test_a_wrong_program_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         FoldTrial, "sources", lambda trial: {n: x * 1.01 for n, x in right(trial).items()}
     )
     assert values.error() > values.limit and gradients.error() > gradients.limit
+
+
+@pytest.mark.parametrize(("spec", "names"), [("dsa", ("o",)), ("nsa", ("o_cmp", "o_slc", "o_win"))])
+def test_numbers_of_what_readers_choose(spec: str, names: tuple[str, ...]) -> None:
+    """Of chosen tokens, of chosen blocks, and of blocks of tokens; off where a program is told
+    other lists than the mask has."""
+    sizes = {"G": 2, "H": 6, "K": 3, "R": 4, "V": 5, "C": 6, "size": 6, "stride": 3, "pick": 4}
+    found = {each.name: each for each in attends_of(archc.load(spec).layer) if each.name in names}
+    assert found.keys() == {*names}
+    for each in found.values():
+        assert each.fold is not None and each.attend is not None
+        checks = [*fold_checks(each.fold, each.attend, {**sizes, "w": 9})]
+        assert len(checks) == 2 and all(c.error() <= c.limit for c in checks), each.name
+
+
+def test_wrong_lists_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    (told,) = [each for each in attends_of(archc.load("dsa").layer) if each.name == "o"]
+    assert told.fold is not None and told.attend is not None
+    sizes = {"H": 2, "K": 3, "R": 4, "V": 5, "C": 6}
+    checks = [*fold_checks(told.fold, told.attend, sizes)]
+    right = ChoiceTrial.lists
+
+    def fewer(trial: ChoiceTrial) -> dict[str, Tensor]:
+        found = right(trial)
+        return found | {"count": (found["count"] - 1).clamp(min=0)}
+
+    monkeypatch.setattr(ChoiceTrial, "lists", fewer)
+    assert all(check.error() > check.limit for check in checks)
