@@ -15,7 +15,7 @@ from archc.attention.weighted_sum import Choice, Source
 from archc.ir.sizes import evaluate
 from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen
 from archc.lowering.attention_singly import entries_name, of_entries, totals
-from archc.runtime.choices import entries_of, filled, places_of, readers_of
+from archc.runtime.listings import entries_of, filled, places_of, readers_of
 from archc.tile.interpreter import run
 from archc.tile.language import Program
 from archc.verify.fold_trial import DTYPES, FoldTrial
