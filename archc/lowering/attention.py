@@ -295,7 +295,9 @@ class Sweep:
     def _known(self, number: sympy.Expr) -> sympy.Expr:
         return self.numbers.get(number, number)
 
-    def load(self, source: Source, tokens: Tokens | None, masks: Sequence[Tile]) -> Known:
+    def load(
+        self, source: Source, tokens: Tokens | None, masks: Sequence[Tile], apart: bool = False
+    ) -> Known:
         """A source at some tokens: a vector in the dtype of the data, else a number, or a truth
         value."""
         where = [*masks]
@@ -303,7 +305,8 @@ class Sweep:
         buffer = self.buffers[source.name]
         if not source.summed:
             index = self.index(source, tokens)
-            found = self.k.load(buffer, *index, where=where, wide=False).named(f"b_{source.name}")
+            found = self.k.load(buffer, *index, where=where, wide=False, apart=apart)
+            found = found.named(f"b_{source.name}")
             return found > 0 if source.type.dtype == "bool" else found
         high, low = (
             self.k.load(buffer, *self.index(source, tokens, part), where=where) for part in (0, 1)
@@ -334,13 +337,19 @@ class Sweep:
         return found
 
     def loaded(self, role: str, tokens: Tokens | None, masks: Sequence[Tile]) -> dict[str, Known]:
-        """Every source of a kind, by name, and the squares of such vectors."""
+        """Every source of a kind, by name, and the squares of such vectors: those that are walked
+        are loaded once more, as Triton has room for one block less of what is more than a factor
+        of products (`products-and-more` of the table of quirks)."""
         own = [s for s in self.fold.sources if s.role == role and s.table is None]
         found = {source.name: self.load(source, tokens, masks) for source in own}
         for dot in self.fold.dots:
             if dot.square and dot.reader in found:
-                x, dim = tile(found[dot.reader]).to("f32"), self.fold.source(dot.reader).dim
-                assert dim is not None
+                source = self.fold.source(dot.reader)
+                assert source.dim is not None
+                x, dim = tile(found[dot.reader]), source.dim
+                if role == self.walked:
+                    x = tile(self.load(source, tokens, masks, apart=True))
+                x = x.to("f32")
                 found[dot.name] = (x * x).sum(self.dim(dim).name).named(dot.name)
         return found
 

@@ -58,15 +58,20 @@ def sequence_rows(table_p, rows, first, step, tokens, batch, before, ahead):
 
 
 @kernel
-def load_tile(at, i, i_step, in_i, j, j_step, in_j):
-    """The tile at `at + i i_step + j j_step`, 0 outside; without `in_i`, every i is inside."""
+def load_tile(at, i, i_step, in_i, j, j_step, in_j, apart: tl.constexpr = False):
+    """The tile at `at + i i_step + j j_step`, 0 outside; without `in_i`, every i is inside. One
+    that is `apart` is not made one with another of the same places: it has a hint of its own."""
+    hint: tl.constexpr = "evict_last" if apart else ""
     places = at + i[:, None] * i_step + j[None, :] * j_step
     if in_i is None:
-        tile = tl.load(places) if in_j is None else tl.load(places, in_j[None, :], 0.0)
+        if in_j is None:
+            tile = tl.load(places, eviction_policy=hint)
+        else:
+            tile = tl.load(places, in_j[None, :], 0.0, eviction_policy=hint)
     elif in_j is None:
-        tile = tl.load(places, in_i[:, None], 0.0)
+        tile = tl.load(places, in_i[:, None], 0.0, eviction_policy=hint)
     else:
-        tile = tl.load(places, in_i[:, None] & in_j[None, :], 0.0)
+        tile = tl.load(places, in_i[:, None] & in_j[None, :], 0.0, eviction_policy=hint)
     return tile
 
 

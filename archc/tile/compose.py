@@ -311,11 +311,13 @@ class Composer:
         where: Sequence[Tile] = (),
         fill: float = 0.0,
         wide: bool = True,
+        apart: bool = False,
     ) -> Tile:
         """The elements of a buffer at an index for each axis; real ones in float32 if `wide`."""
         places, masks, dims = self._access(buffer, index, where)
         type = lang.Type(buffer.dtype, dims)
-        made = self.put(lang.Load(buffer, fill), *places, *masks, type=type, name=buffer.name)
+        op = lang.Load(buffer, fill, apart)
+        made = self.put(op, *places, *masks, type=type, name=buffer.name)
         narrow = lang.kind(buffer.dtype) == "real" and buffer.dtype not in ("f32", "f64")
         return made.to("f32") if wide and narrow else made
 

@@ -303,10 +303,12 @@ class SequenceRows:
 @dataclass(frozen=True)
 class Load:
     """Read a buffer: operands are an index for each axis, then masks. Where a mask is false nothing
-    is read, and the value is `fill`."""
+    is read, and the value is `fill`. One that is `apart` is not joined with another of the same
+    places."""
 
     buffer: Buffer
     fill: float = 0.0
+    apart: bool = False
 
 
 @dataclass(frozen=True)

@@ -392,7 +392,8 @@ def _load(p: Printer, s: lang.Statement) -> Iterator[str]:
         tile = p.tile(s.op.buffer, s.operands[:count], names, s.operands[count:])
     if tile is not None:
         yield from tile[0]
-        yield from p.let(s, f"load_tile({', '.join(tile[1])})")
+        apart = ["True"] if s.op.apart else []
+        yield from p.let(s, f"load_tile({', '.join([*tile[1], *apart])})")
         return
     lines, at = p.address(s.op.buffer, s.operands[:count], names)
     mask = p.mask(s.operands[count:], names)

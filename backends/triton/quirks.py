@@ -135,6 +135,33 @@ def _is_narrow(value: ast.expr, narrow: Collection[str]) -> bool:
     return bool(names & {*narrow}) or any(called(call) == "program_id" for call in calls)
 
 
+def _factors_and_more(kernel: ast.FunctionDef) -> Iterator[str]:
+    """Tiles that are loaded in a loop, factors of products there, and anything else as well."""
+    for loop in ast.walk(kernel):
+        if not isinstance(loop, ast.For | ast.While):
+            continue
+        lines = [each for each in ast.walk(loop) if isinstance(each, ast.Assign)]
+        loaded = {
+            target.id for line in lines for target in line.targets
+            if isinstance(line.value, ast.Call) and isinstance(target, ast.Name)
+            and called(line.value) in ("load", "load_tile")
+        }  # fmt: skip
+        products = [call for call in _calls(loop) if called(call) in DOTS]
+        factors = [_factor(each) for call in products for each in call.args[:2]]
+        names = [n.id for n in ast.walk(loop)
+                 if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]  # fmt: skip
+        for name in sorted(loaded):
+            if 0 < factors.count(name) < names.count(name):
+                yield name
+
+
+def _factor(value: ast.expr) -> str:
+    """The name of a factor, turned around or not."""
+    while isinstance(value, ast.Call) and called(value) == "trans":
+        value = value.args[0]
+    return value.id if isinstance(value, ast.Name) else ""
+
+
 def _block_pointers(kernel: ast.FunctionDef) -> Iterator[str]:
     for call in _calls(kernel):
         if called(call) in ("make_block_ptr", "advance"):
@@ -212,6 +239,15 @@ QUIRKS: tuple[Quirk, ...] = (
         (f"{PEER}/pull/1262", f"{TRITON}/issues/11366", f"{TRITON}/pull/8983",
          f"{TRITON}/pull/11781"),
         _old_assembler,
+    ),
+    Quirk(
+        "products-and-more", HOPPER, ((3, 4), None),
+        "a tile that a loop loads ahead, and that is a factor of a product as well as something"
+        " else, has room for one block less than its products take: the last one of a turn reads"
+        " while the next block but one is written (gradients 15 to 57 % off, other ones each time)",
+        "what is not a product loads the tile once more",
+        (f"{TRITON}/blob/main/lib/Dialect/TritonGPU/Transforms/Pipeliner/LowerLoops.cpp",),
+        _in_kernels(_factors_and_more),
     ),
     Quirk(
         "tf32-by-default", ((8, 0), None), ANY,

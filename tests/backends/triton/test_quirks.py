@@ -22,6 +22,12 @@ BROKEN = {
 """,
     "warps-of-a-setting": "@triton.autotune(configs=[], key=[])\ndef f(p):\n    pass\n",
     "ptxas-12.8": "def kernel(function):\n    return triton.jit(function)\n",
+    "products-and-more": f"""{KERNEL}
+    for n in tl.range(0, N):
+        x = load_tile(x_at + n, i, 1, None, j, 1, None)
+        square = tl.sum(x.to(tl.float32) * x.to(tl.float32), 1)
+        a = tl.dot(y, tl.trans(x), {EXACT})
+""",
     "tf32-by-default": f"{KERNEL}    a = tl.dot(x, y)\n",
     "narrow-programs": f"{KERNEL}    p = tl.program_id(0)\n    x = tl.load(x_p + p * x_row)\n",
     "block-pointers": f"{KERNEL}    p = tl.make_block_ptr(x, (T,), (1,), (0,), (64,), (0,))\n",
