@@ -3,7 +3,7 @@ s."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import sympy
 
@@ -56,6 +56,34 @@ def bound(graph: Graph, node: Node, reader: str, read: str) -> Bound | None:
         return None
     offset = ROUNDED[fn](offset)
     return Bound(fn in ("lt", "le"), int(slope), offset)
+
+
+MOST_RANGES = 4
+"""The most ranges of a union of which kernels walk each."""
+
+
+def ranges(
+    graph: Graph, nodes: Sequence[Node], reader: str, read: str
+) -> tuple[tuple[Bound, ...], ...]:
+    """The ranges of which one or another holds, as the first condition has them that is such a
+    union; none where there is none, or one of them has no bound."""
+    for node in nodes:
+        found = []
+        for each in disjuncts(graph, node):
+            own = [bound(graph, part, reader, read) for part in conjuncts(graph, each)]
+            found.append(tuple(b for b in own if b is not None))
+        if 1 < len(found) <= MOST_RANGES and all(found):
+            return tuple(found)
+    return ()
+
+
+def disjuncts(graph: Graph, node: Node) -> Iterator[Node]:
+    """The conditions of which one or another holds."""
+    if node.op == ir.Elementwise("or"):
+        for operand in node.operands:
+            yield from disjuncts(graph, graph[operand])
+    else:
+        yield node
 
 
 def affine(graph: Graph, node: Node, reader: str, read: str) -> sympy.Expr | None:

@@ -76,10 +76,12 @@ def lines(fold: WeightedSum) -> Iterator[tuple[str, str]]:
         yield dot.name, f"{dot.reader} . {dot.read} over {dim.name if dim else ''}"
     if "visible" in fold.pairs.outputs:
         yield "where", formula(fold.pairs, fold.pairs.outputs["visible"])
-    if fold.bounds:
-        inside = " and ".join(bound_text(each, reader, read) for each in fold.bounds)
+    if fold.bounds or fold.ranges:
+        inside = [" and ".join(bound_text(b, reader, read) for b in own) for own in fold.ranges]
+        found = [f"({' or '.join(inside)})"] if inside else []
+        found = [*(bound_text(each, reader, read) for each in fold.bounds), *found]
         skipped = "; blocks in which nothing is read are skipped" if fold.choice is None else ""
-        yield "read", inside + skipped
+        yield "read", " and ".join(found) + skipped
     if fold.choice is not None:
         what = "tokens" if fold.choice.single else f"blocks of {fold.choice.size}"
         yield "chosen", f"{what}, of which a reader has a list"

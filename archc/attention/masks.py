@@ -69,7 +69,15 @@ def _condition(
     condition, yes, no = node.operands
     if body[no].op == ir.Constant(left_out):
         return condition, yes
-    return (_not(body, condition, make), no) if body[yes].op == ir.Constant(left_out) else None
+    if body[yes].op == ir.Constant(left_out):
+        return _not(body, condition, make), no
+    if (more := _condition(body, body[no], left_out, pairs, make)) is not None:
+        value = yes if yes == more[1] else make.fn("where", condition, yes, more[1])
+        return make.fn("or", condition, more[0]), value
+    if (more := _condition(body, body[yes], left_out, pairs, make)) is not None:
+        value = no if no == more[1] else make.fn("where", condition, more[1], no)
+        return make.fn("or", _not(body, condition, make), more[0]), value
+    return None
 
 
 def _not(body: Graph, condition: int, make: Builder) -> int:
@@ -77,4 +85,7 @@ def _not(body: Graph, condition: int, make: Builder) -> int:
     node = body[condition]
     if isinstance(node.op, ir.Elementwise) and node.op.fn in NEGATED:
         return make.fn(NEGATED[node.op.fn], *node.operands)
+    if isinstance(node.op, ir.Elementwise) and node.op.fn in ("and", "or"):
+        other = "or" if node.op.fn == "and" else "and"
+        return make.fn(other, *(_not(body, operand, make) for operand in node.operands))
     return make.fn("not", condition)

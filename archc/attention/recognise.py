@@ -13,7 +13,7 @@ from dataclasses import replace
 import sympy
 
 from archc.attention.between import Between, Rank, Through, by_spans, through
-from archc.attention.bounds import always, bound, conjuncts, of_distance, up_to_the_reader
+from archc.attention.bounds import always, bound, conjuncts, of_distance, ranges, up_to_the_reader
 from archc.attention.grouped import grouped
 from archc.attention.reach import reach_of
 from archc.attention.row_heads import not_by_choice
@@ -151,6 +151,7 @@ class Reading:
             self.node.id, self.reader, self.read, self.heads, tuple(self.sources.values()),
             tuple(self.dots), self.graph, tuple(self.bounds), softmax, summed, sink,
             tuple(self.lookups), self.choice, span=self.node.span or weights.span, total=total,
+            ranges=ranges(self.body, visible, self.reader.name, self.read.name),
         )  # fmt: skip
         if self.choice is not None and (reason := not_by_choice(found)):
             raise self.refuse(reason, self.node)

@@ -123,7 +123,8 @@ class WeightedSum:
     `packed`: kernels take packed sequences, which read their own tokens. `ragged`: sequences
     have first positions of their own, which kernels of few readers load; `paged`: what is read of
     a sequence lies in pages, which a table names. `span`: where the spec says it.
-    `counted`: the axis of heads that counts spans of tokens: each launch has its own number."""
+    `counted`: the axis of heads that counts spans of tokens: each launch has its own number.
+    `ranges`: bounds of which, beside the others, one tuple or another holds, as "visible" says."""
 
     node: int
     reader: Axis
@@ -143,6 +144,7 @@ class WeightedSum:
     packed: bool = False
     ragged: bool = False
     counted: str = ""
+    ranges: tuple[tuple[Bound, ...], ...] = ()
     paged: bool = False
     span: Span | None = None
     total: int | None = None

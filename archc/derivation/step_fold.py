@@ -3,9 +3,9 @@ gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from archc.attention.weighted_sum import Choice, Source, WeightedSum
+from archc.attention.weighted_sum import Bound, Choice, Source, WeightedSum
 from archc.derivation.costs import cost_math
 from archc.derivation.fold_formulas import READ, FoldFormulas
 from archc.derivation.maths import (
@@ -124,18 +124,27 @@ class _Told:
             return [*self._chosen(self.fold.choice), *self._asked()]
         if not self.fold.bounds and seen is None:
             return ["Every token is read: there is no block to skip."]
-        if not self.fold.bounds:
+        if not self.fold.bounds and not self.fold.ranges:
             return ["Every pair is asked whether ", self.f.output("visible"), "."]
-        bounds: list[Inline] = []
-        for bound in self.fold.bounds:
-            bounds += [" and ", self.f.bound(bound)] if bounds else [self.f.bound(bound)]
+        bounds = self._all(self.fold.bounds)
+        for i, own in enumerate(self.fold.ranges):
+            bounds += [", and " * bool(bounds) if i == 0 else " or ", *self._all(own)]
+        whole = [] if self.fold.ranges else [
+            ", and which all of them read whole, which no mask is made for"]  # fmt: skip
         more = ["."]
         if seen is not None:
             more = [", and of those that are walked every pair is asked whether ",
                     self.f.output("visible"), "."]  # fmt: skip
         return ["A token is read where ", *bounds, ". Of the readers of a program the first and"
-                " the last tell from that which blocks none of them reads, which are skipped, and"
-                " which all of them read whole, which no mask is made for", *more]  # fmt: skip
+                " the last tell from that which blocks none of them reads, which are skipped",
+                *whole, *more]  # fmt: skip
+
+    def _all(self, bounds: Sequence[Bound]) -> list[Inline]:
+        """Bounds that all hold."""
+        found: list[Inline] = []
+        for bound in bounds:
+            found += [" and ", self.f.bound(bound)] if found else [self.f.bound(bound)]
+        return found
 
     def _chosen(self, choice: Choice) -> list[Inline]:
         """A sentence: the list that a reader walks."""

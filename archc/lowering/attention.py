@@ -40,7 +40,7 @@ def numbers_of(fold: WeightedSum) -> dict[sympy.Expr, sympy.Symbol]:
     graphs = [fold.pairs, *([fold.slopes] if fold.slopes is not None else [])]
     nodes = [n for graph in graphs for n in graph if isinstance(n.op, ir.Constant)]
     whole = {node.op.value: node.type.dtype == "int" for node in nodes}
-    whole |= {bound.offset: True for bound in fold.bounds}
+    whole |= {b.offset: True for own in (fold.bounds, *fold.ranges) for b in own}
     whole |= {share: True for source in fold.sources for _, _, share in source.shares}
     if fold.choice is not None:
         whole |= dict.fromkeys((fold.choice.size, *(n for _, _, n in fold.choice.heads)), True)
@@ -455,8 +455,11 @@ class Sweep:
     def parts(self) -> Iterator[Part]:
         """The blocks that a program walks: those at the edges of the mask, and those that it leaves
         whole."""
+        if self.fold.ranges:
+            yield from self._union()
+            return
         k, block = self.k, self.BLOCK[self.walked]
-        low, whole_low, whole_high, high = self._range()
+        low, whole_low, whole_high, high = self._range(self._bounds())
         start = (low // block).named("start")
         stop = ((high + (block - 1)) // block).named("stop")
         if any(bound.slope != 1 for bound in self.fold.bounds) and self.held == READ:
@@ -470,20 +473,56 @@ class Sweep:
         yield Part(first, last, False)
         yield Part(k.apply("max", first, last), stop, True)
 
-    def _bounds(self) -> list[Bound]:
-        """Bounds on what is walked by what is held."""
-        if self.held == READER:
-            return [*self.fold.bounds]
-        return [Bound(not b.most, 1, -b.offset) for b in self.fold.bounds if b.slope == 1]
+    def _union(self) -> Iterator[Part]:
+        """The blocks of one range or another, in order and each once: again and again those from
+        the first one on that is left, as far as a range goes that has it."""
+        k, block = self.k, self.BLOCK[self.walked]
+        spans: list[tuple[Tile, Tile]] = []
+        for own in self.fold.ranges:
+            low, _, _, high = self._range(self._bounds((*self.fold.bounds, *own)))
+            for bound in own:
+                if bound.slope == 0 and self.held == READ:
+                    high = k.where(self._is_read(bound), high, 0)
+            spans.append((low // block, k.where(high > low, (high + (block - 1)) // block, 0)))
+        far = self._most([stop for _, stop in spans])
+        place = k.lift(0, "i32")
+        for _ in spans:
+            ahead = [(k.apply("max", start, place), stop) for start, stop in spans]
+            first = far
+            for start, stop in ahead:
+                first = k.apply("min", first, k.where(stop > start, start, far))
+            here = [k.where(start.equals(first), stop, 0) for start, stop in ahead]
+            place = k.apply("max", self._most(here), first).named("stop")
+            yield Part(first.named("start"), place, True)
 
-    def _range(self) -> tuple[Tile, Tile, Tile, Tile]:
+    def _most(self, numbers: Sequence[Tile]) -> Tile:
+        """The largest of some numbers."""
+        found = numbers[0]
+        for each in numbers[1:]:
+            found = self.k.apply("max", found, each)
+        return found
+
+    def _is_read(self, bound: Bound) -> Tile:
+        """Whether a bound by no reader holds of some token read that is held."""
+        at = self.position(READ, self.first if bound.most else self.last())
+        limit = self.k.lift(self._known(bound.offset), "i32")
+        return at <= limit if bound.most else at >= limit
+
+    def _bounds(self, given: Sequence[Bound] | None = None) -> list[Bound]:
+        """Bounds on what is walked by what is held: those `given`, or of all that is read."""
+        given = self.fold.bounds if given is None else given
+        if self.held == READER:
+            return [*given]
+        return [Bound(not b.most, 1, -b.offset) for b in given if b.slope == 1]
+
+    def _range(self, bounds: Sequence[Bound]) -> tuple[Tile, Tile, Tile, Tile]:
         """Where what is walked begins and ends for some token that is held, and for all of them:
         low, low of all, high of all, high; all are places from 0 to the number of tokens."""
         k, walked = self.k, self.lengths[self.walked]
         origin, other = (self.POS, self.START) if self.held == READER else (self.START, self.POS)
         end, nothing = self.last(), k.lift(0, "i32")
         low, whole_low, whole_high, high = nothing, nothing, walked, walked
-        for bound in self._bounds():
+        for bound in bounds:
             at_first, at_end = (
                 self._limit(bound, place, origin, other) for place in (self.first, end)
             )

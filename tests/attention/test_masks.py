@@ -10,7 +10,8 @@ from archc.attention.weighted_sum import WeightedSum
 from archc.compile import folded
 from archc.ir.meaning import evaluate_graph
 from archc.verify.fold_trial import distance, drawn
-from tests.attention.cases import launch, spec
+from tests.attention.cases import launch, packed, spec
+from tests.attention.test_heads import Few
 from tests.attention.test_multiplied_out import attend_of
 
 PLAIN = "q[t].T @ k[s] / sqrt(K)"
@@ -27,15 +28,28 @@ MASKED = {
 KEPT = {
     "another number": spec(f"where(t - s < w, {PLAIN}, -9)", sizes="w"),
     "of a token": spec(f"where(a[s] > 0, {PLAIN}, -inf)", inputs="a[H]", sizes="w"),
-    "two ranges": spec(
-        f"where(t - s < w, {PLAIN}, where(s < 2, {PLAIN}, -inf))", sizes="w",
+}
+UNIONS = {
+    "window, sink": spec(f"where(t - s < w or s < 2, {PLAIN}, -inf)", sizes="w"),
+    "said twice": spec(f"where(t - s < w, {PLAIN}, where(s < 2, {PLAIN} / 2, -inf))", sizes="w"),
+    "left out": spec(f"where(t - s >= w and s >= 2, -inf, {PLAIN})", sizes="w"),
+    "one within": spec(f"where(s < 2, {PLAIN} / 2, where(t - s < w, {PLAIN}, -inf))", sizes="w"),
+    "three": spec(f"where(t - s < w or s < 2 or t - s == 30, {PLAIN}, -inf)", sizes="w"),
+    "both ways": spec(f"where(abs(t - s) < w or s < 2, {PLAIN}, -inf)", range="all s", sizes="w"),
+    "weights": spec(f"where(t - s < w or s < 2, sigmoid({PLAIN}), 0)", sizes="w",
+                    read="({}) @ v[s]"),
+    "far away": spec(
+        f"where(t - s < w and s < t + 3 or s < 2 and t - s > 30, {PLAIN}, -inf)", range="all s",
+        sizes="w",
     ),
 }  # fmt: skip
+OPEN = ("three", "both ways")
+"""Unions of which one range has no bound that is seen: every block of it is walked."""
 
 
-@pytest.mark.parametrize("name", [*MASKED, *KEPT])
+@pytest.mark.parametrize("name", [*MASKED, *KEPT, *UNIONS])
 def test_it_is_what_was_written(name: str) -> None:
-    attend = attend_of((MASKED | KEPT)[name])
+    attend = attend_of((MASKED | KEPT | UNIONS)[name])
     known = {"T#": 17, "T_seen#": 17, "batch": 2, **SIZES}
     inputs = drawn(attend, known)
     ends = [evaluate_graph(a.body, inputs, known)["o"] for a in (attend, in_masks(attend))]
@@ -56,3 +70,33 @@ def test_blocks_outside_are_not_walked(name: str) -> None:
 def test_values_and_gradients(name: str, w: float) -> None:
     """A width that is no size may be no whole number."""
     launch(MASKED[name], 40, **{**SIZES, "w": w}).check()
+
+
+@pytest.mark.parametrize("name", UNIONS)
+def test_values_and_gradients_of_unions(name: str) -> None:
+    launch(UNIONS[name], 100, **SIZES).check()
+    launch(UNIONS[name], 7, **SIZES).check()
+    packed(UNIONS[name], (0, 0, 1, 60, 61, 97), **SIZES).check()
+
+
+@pytest.mark.parametrize("readers", [1, 16])
+@pytest.mark.parametrize("name", [name for name in UNIONS if name not in OPEN])
+def test_blocks_outside_of_a_union_are_not_walked(name: str, readers: int) -> None:
+    """What is behind the first blocks and before those of the window may be no number."""
+    case = launch(UNIONS[name], 112, **SIZES)
+    (wanted,) = case.values(case.fold.node)
+    case.inputs["v"].data[:, 16:80] = float("nan")
+    found = Few(case, readers, 3).run()["o"]
+    right = case.as_made(wanted.detach())[:, -readers:]
+    torch.testing.assert_close(found, right, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in UNIONS if name not in OPEN])
+def test_readers_outside_of_a_union_are_not_walked(name: str) -> None:
+    """What arrives at readers that read nothing of a block of tokens may be no number."""
+    case = launch(UNIONS[name], 112, **SIZES)
+    case.forward()
+    d = torch.randn(case.as_made(*case.values(case.fold.node)).shape).double()
+    wanted = case.gradients(d.clone())["v"]
+    d[:, 64:] = float("nan")
+    assert torch.equal(case.gradients(d)["v"][:, 16:48], wanted[:, 16:48])
