@@ -24,7 +24,10 @@ from archc.lowering.blocks import product_by_blocks
 from archc.lowering.exact import in_two_parts
 from archc.lowering.micro import MicroSteps, Right, steps_of
 from archc.lowering.names import axis_name, buffer_names, plain, size_name
+from archc.lowering.paired import makes_pairs
+from archc.lowering.pairs import as_hard
 from archc.lowering.turned import Turned
+from archc.lowering.twice import AGAIN, HARD, RUN, Twice
 from archc.lowering.values import (
     Frame,
     Index,
@@ -54,7 +57,7 @@ STAGES = "STAGES"
 
 NUMBERS = Numbers("DOT", "PRECISION", "SUMS", "SOLVE")
 WORDS = frozenset(
-    {"CHUNK", "BLOCK", "LEVELS", "DIMS", "STRONG_DIMS", "STAGES"}
+    {"CHUNK", "BLOCK", "LEVELS", "DIMS", "STRONG_DIMS", "STAGES", "AGAIN", "RUN"}
     | {"DOT", "PRECISION", "SUMS", "SOLVE"}
     | {str(symbol) for symbol in VARYING}
 )  # fmt: skip
@@ -106,8 +109,9 @@ class KernelValues(Values):
         self.micro = MicroSteps(kernel.graph, kernel.loads)
         self.in_parts = False
         self.turned: Turned | None = None
+        self.twice: Twice | None = None
         self.rows = row_label(kernel)
-        self._names = buffer_names(kernel, {*WORDS, TABLE})
+        self._names = buffer_names(kernel, {*WORDS, TABLE, HARD})
         self._begin()
 
     def _begin(self) -> None:
@@ -118,20 +122,24 @@ class KernelValues(Values):
         k.dtypes("DOT", "SUMS", "SOLVE")
         k.precisions("PRECISION")
         self.symbols |= {ck.CHUNK: CHUNK}
-        walked = self.kernel.walk is not None
-        at = {}
+        walked, paired = self.kernel.walk is not None, any(map(makes_pairs, self.here))
+        runs = ceil_div(CHUNKS, RUN) if paired else CHUNKS
+        at, grid = {}, dict[str, tuple[Tile, sympy.Expr]]()
         for axis in self.kernel.grid:
-            count = {"batch": SEQUENCES if walked else BATCH, "stream": CHUNKS}.get(axis.kind)
+            count = {"batch": SEQUENCES if walked else BATCH, "stream": runs}.get(axis.kind)
             name = "n" if axis.kind == "stream" else plain(axis.name)
-            at[axis.kind if axis.kind != "dim" else axis.name] = k.program(
-                name, self.size(axis.size) if count is None else count
-            )
+            length = self.size(axis.size) if count is None else count
+            found = k.program(name, length)
+            at[axis.kind if axis.kind != "dim" else axis.name] = found
             if axis.kind == "dim":
-                self.indices[axis.name] = Index(at[axis.name])
+                self.indices[axis.name] = Index(found)
+            grid["n" if axis.kind == "stream" else axis_name(axis.name)] = found, length
         split = self.kernel.split
         if split is not None:
             k.fixed(BLOCK)
-            block = k.program("block", ceil_div(self.size(split.size), BLOCK))
+            blocks = ceil_div(self.size(split.size), BLOCK)
+            block = k.program("block", blocks)
+            grid["block"] = block, blocks
             self.first_part = self.title(block * BLOCK, "first_part")
             self.block = block
             for node in self.kernel.graph:
@@ -139,6 +147,32 @@ class KernelValues(Values):
                     self.indices[node.type.axes[-1].name] = Index(block)
         zero = k.lift(0, "i32")
         self.batch, self.n = at.get("batch", zero), at.get("stream", zero)
+        if paired:
+            k.fixed(AGAIN, RUN)
+            self.twice = Twice(k, grid, CHUNKS, self.numbers.operand)
+        else:
+            self._stand()
+
+    @contextmanager
+    def chunk_of_program(self) -> Iterator[None]:
+        """The work on the chunk of a program, or on each of them, one after the other."""
+        if self.twice is None:
+            with self.k.branch(self.live), self.inner():
+                yield
+            return
+        with self.twice.each(), self.inner():
+            self.n = self.twice.n
+            self._stand()
+            with self.k.branch(self.live), self.inner():
+                yield
+
+    def takes_tree(self, hard: Tile) -> Tile:
+        """Whether pairs are made by the tree here, of whether gates are hard."""
+        return as_hard(hard) if self.twice is None else self.twice.takes_tree(hard)
+
+    def _stand(self) -> None:
+        """The part of a sequence where a program stands."""
+        walked = self.kernel.walk is not None
         self._sequence(self.batch if walked else self.n, SEQUENCES if walked else CHUNKS)
         for axis in (axis for node in self.kernel.graph for axis in node.type.axes):
             if axis.kind == "batch":

@@ -83,7 +83,7 @@ class _Kernel:
         if self.kernel.walk is not None:
             refused = self._walk()
         else:
-            with self.v.k.branch(self.v.live), self.v.inner():
+            with self.v.chunk_of_program():
                 refused = self._store_all()
         if refused is not None:
             return refused

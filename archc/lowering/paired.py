@@ -31,6 +31,11 @@ STRONG_DIMS = size("STRONG_DIMS")
 PAIRED = (ck.Gram, ck.Mix, ck.JointPairs)
 
 
+def makes_pairs(node: Node) -> bool:
+    """Whether a node is made of pairs of rows that decay by sums in memory."""
+    return isinstance(node.op, PAIRED) and node.op.anchor == ck.SUMS
+
+
 class Lot(NamedTuple):
     """Pairs with weights of their own: the node that they are a share of, a Mix or a GateGradient,
     and its operands."""
@@ -107,7 +112,10 @@ class _Together:
         own = tuple(_has_own(node.op) for node in nodes)
         ends = self._ends() if parts else None
         both = counts[0], counts[1]
-        products = Products(v.k, rows, col, both, make, own, ends, v.numbers.operand)
+        alone = None if v.twice is None else v.twice.again
+        products = Products(
+            v.k, rows, col, both, make, own, ends, v.numbers.operand, v.takes_tree, alone
+        )
         for node, tile in zip(nodes, grams(products), strict=True):
             own_name = tile.along(**{col.name: node.op.col.name})
             v.pairs[node.id] = Padded(own_name, product=True)
@@ -220,7 +228,7 @@ class _Together:
             before = at(row - 1, row > 0)
         return Decays(
             v.k, sums.ordered(*labels).tile, self.row, col, v.levels(row_axis), numbers.operand,
-            numbers.precision, before, at,
+            numbers.precision, before, at, v.takes_tree,
         )  # fmt: skip
 
 

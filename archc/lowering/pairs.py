@@ -37,6 +37,11 @@ LIMIT, NARROW_LIMIT = 50.0, 4.0
 numbers up to 1e16 (1e3) have room above it, and down to 1e-16 (1e-3) all their digits below."""
 
 
+def as_hard(hard: Tile) -> Tile:
+    """Gates take the tree where they are hard."""
+    return hard
+
+
 @dataclass(frozen=True)
 class Decays:
     """The common part of all pairs of a chunk: how rows decay, and the dtype of products.
@@ -45,7 +50,8 @@ class Decays:
     them is infinite. `before`: those at the row before, where a pair decays by the gates between
     its rows alone ("exclusive"). `at` reads sums at some rows from memory, at [row] or at one
     (None: from `sums`). `levels`: how often rows can be halved. `operand` is the dtype of
-    operands of products, `precision` how exact they are in float32.
+    operands of products, `precision` how exact they are in float32. `takes_tree`: whether the tree
+    is taken here, of whether gates are hard.
     """
 
     k: Composer
@@ -57,6 +63,7 @@ class Decays:
     precision: str = "ieee"
     before: Tile | None = None
     at: Callable[[Tile], Tile] | None = None
+    takes_tree: Callable[[Tile], Tile] = as_hard
 
     @property
     def rows(self) -> Dim:
@@ -85,7 +92,8 @@ class Products:
     """Grams that share their decays: how many parts of the dim there are, one after the other, of
     moderate gates and of strong ones, what is made of one of these, and of each product whether a
     row is paired with itself too. `ends`: the sums at the middle row and at the last one, of all
-    parts, that show at once that gates are too strong for the middle row."""
+    parts, that show at once that gates are too strong for the middle row; `takes_tree` as of
+    Decays, `tree_alone` where that is known before."""
 
     k: Composer
     rows: Dim
@@ -95,6 +103,8 @@ class Products:
     own: tuple[bool, ...]
     ends: tuple[Tile, Tile] | None = None
     operand: str = "f32"
+    takes_tree: Callable[[Tile], Tile] = as_hard
+    tree_alone: Tile | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +166,8 @@ def _part_by_part(p: Products, zeros: Sequence[Tile]) -> tuple[tuple[Tile, ...],
         hard = _beyond(p.ends, p.operand, k).named("hard_ends")
         parts, worst = k.where(hard, 0, k.lift(parts, "i32")), k.where(hard, 2 * LIMIT, none)
     start = *zeros, *[none] * sum(p.own), worst.named("worst")
+    if p.tree_alone is not None:
+        parts = k.where(p.tree_alone, 0, k.lift(parts, "i32"))
     with k.loop(0, parts, *start, index="part") as turn:
         d, products = p.make(turn.index, False)
         level, size = _all_at_once(d)
@@ -165,8 +177,8 @@ def _part_by_part(p: Products, zeros: Sequence[Tile]) -> tuple[tuple[Tile, ...],
         worst = k.apply("max", worst, size.max(d.dim.name)).hinted("worst")
         turn.next(*_added(d, products)(level, sums), *itself, worst)
     done = turn.results[:-1]
-    hard = turn.results[-1].max(p.rows.name) > _limit(d)
-    with k.branch(hard.named("hard")) as again:
+    hard = (turn.results[-1].max(p.rows.name) > _limit(d)).named("hard")
+    with k.branch(p.takes_tree(hard)) as again:
         start = *zeros, *[none] * sum(p.own)
         with k.loop(0, p.parts[1], *start, index="part") as turn:
             d, products = p.make(turn.index, True)
@@ -272,8 +284,8 @@ Add = Callable[[Level, Sequence[Tile]], Tiles]
 def _either(d: Decays, at_once: Add, halves: Callable[[], Add], sums: Sequence[Tile]) -> Tiles:
     """Sums over all pairs, which share the middle row if gates are moderate."""
     level, size = _all_at_once(d)
-    hard = size.max(d.dim.name).max(d.row) > _limit(d)
-    with d.k.branch(hard.named("hard")) as strong:
+    hard = (size.max(d.dim.name).max(d.row) > _limit(d)).named("hard")
+    with d.k.branch(d.takes_tree(hard)) as strong:
         strong.give(*_safely(d, at_once, halves, sums))
     with d.k.otherwise(strong) as moderate:
         moderate.give(*at_once(level, sums))

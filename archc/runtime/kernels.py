@@ -43,13 +43,15 @@ def has_triton() -> bool:
     return True
 
 
-def settings_of(dtype: torch.dtype, warps: int, *loaded: int) -> dict:
+def settings_of(dtype: torch.dtype, warps: int, *loaded: int, registers: int = 0) -> dict:
     """How a kernel is launched. One that walks, and loads so many bytes at each chunk, loads as
     many chunks ahead as there is room for beside the operands of products, in float32 twice as
-    many bytes as elsewhere."""
+    many bytes as elsewhere. `registers` of a thread, so that more programs run at once, are kept
+    to where little is spilled for it (`code_that_fits`)."""
     room = 232_448 if dtype.itemsize == 2 else 98_304
     stages = min(3, room // sum(loaded)) if loaded else 1
-    return {"num_warps": warps, "num_stages": max(1, stages)}
+    most = {"maxnreg": registers} if registers and torch.version.hip is None else {}
+    return {"num_warps": warps, "num_stages": max(1, stages), **most}
 
 
 def chunks_of_segment(
@@ -68,6 +70,13 @@ def chunks_of_segment(
     segments = max(1, min(2 * processors // max(programs, 1), best))
     length = -(-chunks // segments)
     return length if 4 * (passes * length + each * segments + 32) <= 3 * chunks else 0
+
+
+def chunks_of_run(programs: int) -> int:
+    """How many chunks a program of a second launch looks at, where the first has so many programs:
+    those in which nothing is left to do should be few, and the others enough for every processor.
+    """
+    return 16 if programs >= 4096 else 1
 
 
 def processors_of(device: torch.device) -> int:

@@ -31,17 +31,27 @@ def staged(fixed: dict, options: dict) -> dict:
     return {**fixed, "STAGES": options["num_stages"]} if "STAGES" in fixed else fixed
 
 
+SPILLED = 32
+"""Numbers of a thread that may be spilled for one more program that runs at once."""
+
+
 def code_that_fits(
     kernel: Any, programs: int, given: list, counts: list, fixed: dict, options: dict
 ) -> Any:
     """The machine code of a kernel. It loads fewer chunks ahead than the options say where what the
     compiler needs beside them leaves no room in shared memory: only its code tells how much that
-    is. With none ahead it is as it is: loading it raises OutOfResources."""
+    is. With none ahead it is as it is: loading it raises OutOfResources. Fewer registers than a
+    thread may have are kept to where no more than SPILLED numbers have no room in them."""
     active = triton.runtime.driver.active
     room = active.utils.get_device_properties(active.get_current_device())["max_shared_mem"]
     while True:
         known = staged(fixed, options)
         made = kernel.warmup(*given, *counts, grid=(programs,), **known, **options)
+        if "maxnreg" in options:
+            made[programs, 1, 1]  # it is loaded, which tells what is spilled
+            if made.n_spills > SPILLED:
+                options = {name: n for name, n in options.items() if name != "maxnreg"}
+                continue
         stages = options.get("num_stages", 1)
         if made.metadata.shared <= room or stages == 1:
             return made

@@ -58,6 +58,7 @@ class KernelFunction(GraphFunction):
         self.dense = {text for name, text in self.arguments.items() if is_saved(name)}
         self.entering: list[str] = []
         self.settings: dict[tuple[str, ...], str] = {}
+        self.flags: list[str] = []
         self.alone = why_alone(self.graph, self.plan, stream)
         self.gaps = read_by_chunks(self.graph, self.plan)
         self.sequences = self.body.names.fresh("sequences")
@@ -116,11 +117,11 @@ class KernelFunction(GraphFunction):
         kept |= {*self.graph.outputs.values()}
         read = [node.id for node in self.kernels[place].arguments.values()]
         texts = {id: str(self.body.values[id].text) for id in read if id in self.body.values}
-        left = [
+        left = self.flags + [
             text for id, text in texts.items()
             if text in self.made and id not in kept and not self._reaches_host(id)
         ]  # fmt: skip
-        writer = self.body.writer
+        writer, self.flags = self.body.writer, []
         for names in filled([*dict.fromkeys(left)], writer.room - len("del ")) if left else []:
             writer.line(f"del {names}")
 
@@ -363,13 +364,17 @@ class KernelFunction(GraphFunction):
     def stream_length(self) -> str:
         return self.body.ask(self.body.lengths[self.stream.name])
 
-    def programs(self, made: KernelProgram, batch: str = "") -> str:
-        """How many programs there are; `batch` is the number of sequences, or of segments."""
+    def programs(self, made: KernelProgram, batch: str = "", run: str = "") -> str:
+        """How many programs there are; `batch` is the number of sequences, or of segments, `run`
+        how many chunks a program has, if it is not one."""
         along = made.kernel.walk is None
         found = [
             batch if batch and axis.kind == "batch" else self.length(axis, along)
             for axis in made.kernel.grid
         ]
+        if run:
+            place = [axis.kind for axis in made.kernel.grid].index("stream")
+            found[place] = f"-(-{found[place]} // {run})"
         split = made.kernel.split
         if split is not None:
             block = f"block_of({self.size(split.size)}, {self.most(made)})"

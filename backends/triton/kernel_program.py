@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ from archc.ir.value_names import is_saved
 from archc.lowering.kernel_values import Memory
 from archc.lowering.kernels import Lowered
 from archc.lowering.paired import DIMS, DIMS_OF_A_PART
+from archc.lowering.twice import HARD
+from archc.tile.language import Program
 
 if TYPE_CHECKING:
     from archc.backends.triton.function import KernelFunction
@@ -26,6 +28,10 @@ NUMBERS = {
     "PRECISION": '"tf32x3"', "SOLVE": "solve_of(data)", "STAGES": "3",
 }  # fmt: skip
 """How kernels count, where `data` is the dtype of the data; `STAGES` is the most (`staged`)."""
+
+
+THREE_PROGRAMS = 168
+"""Registers of a thread with which three programs of 4 warps run at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,21 +81,53 @@ def launch_kernel_program(
     function: KernelFunction, made: KernelProgram, title: str, launch: Launch, options: Call
 ) -> None:
     """The lines that launch the program of a kernel."""
-    lowered, tensors = made.lowered, []
+    lowered, tensors = made.lowered, list[str]()
     for buffer in lowered.program.buffers:
         name = lowered.names.get(buffer.name)
-        if name is None:
-            tensors.append(launch.rows)
+        if buffer.name == HARD:
+            tensors.append(_flags(function, made))
         else:
-            tensors.append(launch.arguments[name])
+            tensors.append(launch.rows if name is None else launch.arguments[name])
     sizes, constants = _sizes(function, made, launch), _constants(function, made)
     known = mentioned(lowered.program)
-    write_launch(
-        function.body.writer, title, function.programs(made, launch.batch), tensors,
-        [sizes[each.name]() for each in lowered.program.sizes if each.name in known],
-        [f"{n}={constants[n]}" for n in lowered.program.constants if n in known],
-        options, made="compiled_for",
-    )  # fmt: skip
+    counts = [sizes[each.name]() for each in lowered.program.sizes if each.name in known]
+    opening, items, closing = options
+    for programs, fixed, limit in _launches(function, made, launch.batch):
+        constants |= fixed
+        write_launch(
+            function.body.writer, title, programs, tensors, counts,
+            [f"{n}={constants[n]}" for n in lowered.program.constants if n in known],
+            (opening, [*items, *limit], closing), made="compiled_for",
+        )  # fmt: skip
+
+
+def _launches(
+    function: KernelFunction, made: KernelProgram, batch: str
+) -> Iterator[tuple[str, dict[str, str], list[str]]]:
+    """The launches of a program: how many programs each has, constants, and what limits it."""
+    programs = function.programs(made, batch)
+    if not is_launched_twice(made.lowered.program):
+        yield programs, {}, []
+        return
+    yield programs, {"AGAIN": "0", "RUN": "1"}, [f"registers={THREE_PROGRAMS}"]
+    run = function.body.names.fresh("run")
+    function.body.writer.line(f"{run} = chunks_of_run({programs})")
+    yield function.programs(made, batch, run), {"AGAIN": "1", "RUN": run}, []
+
+
+def is_launched_twice(program: Program) -> bool:
+    """Whether a program is launched twice."""
+    return any(buffer.name == HARD for buffer in program.buffers)
+
+
+def _flags(function: KernelFunction, made: KernelProgram) -> str:
+    """A flag for each program of a first launch, after the line that makes room for them."""
+    body = function.body
+    name = body.names.fresh(HARD)
+    function.flags.append(name)
+    shape = function.programs(made)
+    body.writer.line(f"{name} = torch.empty({shape}, device={body.device}, dtype=torch.int32)")
+    return name
 
 
 def part_of(name: str) -> int:

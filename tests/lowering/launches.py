@@ -26,6 +26,7 @@ from archc.ir.named import Named
 from archc.ir.sizes import evaluate
 from archc.lowering.kernel_values import Memory
 from archc.lowering.kernels import Lowered, lower
+from archc.lowering.twice import HARD
 from archc.lowering.values import Refusal
 from archc.tile.interpreter import run
 from archc.tile.verifier import verify, verify_launch
@@ -144,7 +145,7 @@ def constants(found: Planned, kernel: Kernel, made: Lowered) -> dict[str, int | 
     chunk = found.sizes["chunk"]
     known: dict[str, int | str] = {
         "CHUNK": chunk, "LEVELS": chunk.bit_length() - 1, "DOT": "f32", "SUMS": "f64",
-        "PRECISION": "ieee", "SOLVE": "f32", "STAGES": 3,
+        "PRECISION": "ieee", "SOLVE": "f32", "STAGES": 3, "AGAIN": 0, "RUN": 1,
     }  # fmt: skip
     for name, size in made.sizes.items():
         known.setdefault(name, number(size, found.sizes))
@@ -173,6 +174,20 @@ def mixed(fixed: Mapping[str, int | str], titles: Sequence[str]) -> dict[str, st
 def number(size: object, sizes: Mapping[str, int]) -> int | float:
     found = evaluate(size, sizes)  # type: ignore[arg-type]
     return int(found) if float(found).is_integer() else found
+
+
+def _launches(
+    made: Lowered, tensors: dict[str, Tensor], known: Mapping[str, int | str]
+) -> list[dict[str, int | str]]:
+    """What constants are in each launch of a program: a second one has two chunks a program, and
+    flags that the first one writes."""
+    (flags,) = [each for each in made.program.buffers if each.name == HARD] or [None]
+    if flags is None:
+        return [{}]
+    lengths = {name: n for name, n in known.items() if isinstance(n, int)}
+    shape = [int(number(axis, lengths)) for _, axis in flags.axes]
+    tensors[HARD] = torch.full(shape, -1, dtype=torch.int32)
+    return [{"AGAIN": 0, "RUN": 1}, {"AGAIN": 1, "RUN": 2}]
 
 
 def launch(
@@ -205,7 +220,8 @@ def launch(
         assert not refused, refused
     usual = {"DOT": operand, "SUMS": "f32"} if operand else {}
     fixed |= {name: dtype for name, dtype in usual.items() if name in fixed}
-    run(made.program, tensors, sizes, fixed, exact=not operand)
+    for again in _launches(made, tensors, {**sizes, **fixed}):
+        run(made.program, tensors, sizes, fixed | again, exact=not operand)
     return {
         name: (tensors[title], found.values[made.nodes[title]])
         for title, name in made.names.items()

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -180,6 +182,28 @@ class Large:
 def test_as_many_chunks_ahead_as_there_is_room_for(driver: Driver) -> None:
     made = compiled.code_that_fits(Large(), 5, [], [], {}, {"num_stages": 3})
     assert made.metadata.shared == 160_000
+
+
+@dataclass
+class Crowded:
+    """In place of a kernel: some numbers of a thread are spilled if its registers are limited."""
+
+    spilled: int
+
+    def warmup(self, *given: Any, maxnreg: int = 255, **named: Any) -> Any:
+        """Compiled, and loaded when it is asked for."""
+        made = MagicMock(n_spills=self.spilled if maxnreg < 255 else 0, limit=maxnreg)
+        made.metadata.shared = 0
+        return made
+
+
+@pytest.mark.parametrize(("spilled", "limit"), [(20, 168), (260, 255)])
+def test_fewer_registers_are_kept_to_where_little_is_spilled(
+    driver: Driver, spilled: int, limit: int
+) -> None:
+    options = {"num_stages": 1, "maxnreg": 168}
+    made = compiled.code_that_fits(Crowded(spilled), 5, [], [], {}, options)
+    assert made.limit == limit
 
 
 def test_the_compiler_of_torch_is_not_imported() -> None:

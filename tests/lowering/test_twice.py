@@ -1,0 +1,54 @@
+"""Kernels of pairs of rows that decay, whose second launch is for chunks with hard gates."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from archc.ir.kernel import Kernel
+from archc.lowering.kernels import Lowered
+from archc.lowering.twice import HARD
+from archc.runtime.kernels import chunks_of_run
+from tests.lowering import launches
+from tests.lowering.launches import Planned, launch, lowered_kernels, plans
+
+
+def paired(spec: str, **scales: float) -> list[tuple[Planned, Kernel, Lowered]]:
+    """The kernels of a memory and of its gradient that are launched twice."""
+    found = []
+    for plan in plans(spec, fused=False, scales=scales):
+        for kernel, made in lowered_kernels(plan):
+            assert isinstance(made, Lowered), made
+            if any(buffer.name == HARD for buffer in made.program.buffers):
+                found.append((plan, kernel, made))
+    return found
+
+
+def errors(found: list[tuple[Planned, Kernel, Lowered]]) -> float:
+    """How far what kernels store is from what their graphs mean."""
+    pairs = [pair for each in found for pair in launch(*each).values()]
+    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-9)) for a, b in pairs)
+
+
+@pytest.mark.parametrize(("spec", "gate"), [("kda", "log_alpha"), ("rwkv7", "log_w")])
+def test_the_second_launch_makes_chunks_with_hard_gates(
+    monkeypatch: pytest.MonkeyPatch, spec: str, gate: str
+) -> None:
+    """Some are hard here, and others not: the first launch alone is right for those others."""
+    found = paired(spec, **{gate: 30.0})
+    assert len(found) == 2
+    assert errors(found) < 1e-7
+    once, flags = launches._launches, list[torch.Tensor]()
+
+    def first(made: Lowered, tensors: dict, known: dict) -> list[dict]:
+        both = once(made, tensors, known)
+        flags.append(tensors[HARD])
+        return both[:1]
+
+    monkeypatch.setattr(launches, "_launches", first)
+    assert not errors(found) < 1e-7
+    assert {0, 1} == {int(flag) for each in flags for flag in each.flatten()}
+
+
+def test_few_programs_look_at_a_chunk_each() -> None:
+    assert (chunks_of_run(100), chunks_of_run(8192)) == (1, 16)
