@@ -57,8 +57,9 @@ class Kernel:
     of matrices are in float32 whatever the data are; those of `in_parts` are too, made of
     products of the two parts of a number. `tokenwise`: it walks the tokens, not chunks of them.
     `optional` are buffers that a launch may leave out: a walk then starts from 0, and what is not
-    stored is not made. `told`: which way it walks is for a launch to say. `why` says for a reader
-    how it was cut.
+    stored is not made. `told`: which way it walks is for a launch to say. `renamed` are further
+    names of `split`, under which values of the same programs have it. `why` says for a reader how
+    it was cut.
     """
 
     name: str
@@ -79,6 +80,11 @@ class Kernel:
     tokenwise: bool = False
     optional: frozenset[str] = frozenset()
     told: bool = False
+    renamed: frozenset[str] = frozenset()
+
+    def is_split(self, axis: str) -> bool:
+        """Whether a program has a block of an axis of that name alone."""
+        return self.split is not None and axis in (self.split.name, *self.renamed)
 
 
 @dataclass(frozen=True, eq=False)

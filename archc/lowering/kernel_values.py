@@ -216,7 +216,7 @@ class KernelValues(Values):
 
     def is_split(self, axis: Axis) -> bool:
         """Whether a program has a block of an axis alone."""
-        return self.kernel.split is not None and axis.name == self.kernel.split.name
+        return self.kernel.is_split(axis.name)
 
     def _all_of(self, axis: Axis, label: str) -> Index:
         first = self.looped[axis.name][0] if axis.name in self.looped else None
@@ -224,7 +224,7 @@ class KernelValues(Values):
             return super()._all_of(axis, label)
         first = self.first_part if first is None else first
         most = BESIDE if self.kernel.turn is not None else 0
-        at = self.title(first + self.k.iota(axis.name, self.length(axis), most), "part")
+        at = self.title(first + self.k.iota(axis.base, self.length(axis), most), "part")
         mask = self.inside(axis.name, at < self.k.lift(self.size(axis.size)))
         return Index(at, True, mask).along(label)
 

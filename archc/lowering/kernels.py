@@ -226,7 +226,7 @@ class _Kernel:
         where = [v.indices[axis.name].at.equals(0) for axis in lacks]
         split = self.kernel.split
         blocks = set() if split is None else {n for n, i in v.indices.items() if i.at == v.block}
-        if split is not None and not {split.name, *blocks} & {*names}:
+        if split is not None and not {split.name, *self.kernel.renamed, *blocks} & {*names}:
             where.append(v.block.equals(0))
         return where
 

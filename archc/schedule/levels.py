@@ -240,6 +240,13 @@ class Levels:
         rows = {axis.name for axis in axes if axis.size == ck.CHUNK}
         return bool(set(reduction_dims(self.graph, node)) - rows)
 
+    def _renames_a_dim(self, node: Node) -> bool:
+        """Whether an op gives the one dim of rows, of which programs have a part, another name."""
+        if not isinstance(node.op, ir.Contract) or not is_renamed(node.op):
+            return False
+        dims = own_dims(node.type.axes, self.heads)
+        return len([axis for axis in dims if axis.size != ck.CHUNK]) == 1
+
     def _scans(self) -> bool:
         """Whether the first level has sums along the rows of more than one number a head: these
         take the registers of a program, which is best given a part of the dim."""
@@ -317,7 +324,8 @@ class Levels:
             sums = found[node.operands[-1]]
             return _next(max(before, sums + 1), PAIRS)
         anywhere = isinstance(node.op, ANYWHERE) or self.is_recomputed(node)
-        if anywhere and kind_of(before) == PAIRS and not self._sums_a_dim(node):
+        alone = not self._sums_a_dim(node) or self._renames_a_dim(node)
+        if anywhere and kind_of(before) == PAIRS and alone:
             return before
         if self.apart and before == CHUNKS and self._is_product(node):
             return _next(before + 1, CHUNKS)

@@ -134,6 +134,9 @@ class _Partition:
         loads = self._loads(home.values())
         turned = self._turned(nodes)
         split = turned[0] if turned else self._split_between(nodes, list(home.values()))
+        renamed = frozenset[str]()
+        if split is None and kind_of(level) == PAIRS:
+            split, renamed = self._split_renamed(nodes, list(home.values()))
         grid = self._grid(nodes, walked=False)
         first = not any(
             kind_of(each) not in WHY for each in range(level) if self.levels.has_recurrence(each)
@@ -147,7 +150,7 @@ class _Partition:
             title, self.graph, loads, home, grid, split, why=why, most=most,
             in_parts=self.kept.widths.exact,
             second_split=None if turned else self._second_split(nodes, split),
-            turn=turned[1] if turned else None,
+            turn=turned[1] if turned else None, renamed=renamed,
         )  # fmt: skip
 
     def _turned(self, nodes: Iterable[Node]) -> tuple[Axis, Axis] | None:
@@ -242,6 +245,38 @@ class _Partition:
                 return axis
         return None
 
+    def _split_renamed(
+        self, nodes: list[Node], stores: list[int]
+    ) -> tuple[Axis | None, frozenset[str]]:
+        """A dim that is split although some stored values have it under another name, and its other
+        names: no value may have it under two, and no op crosses it but to rename it."""
+        graph = self.graph
+        inside = [node for node in nodes if node.id not in self.names or node.id in stores]
+        for axis in dict.fromkeys(axis for id in stores for axis in graph[id].type.axes):
+            if axis.kind != "dim" or axis.size == ck.CHUNK or axis.name in self.heads:
+                continue
+            names = self._names_of(axis.name, inside)
+            once = all(len(names & {*graph[id].type.names}) == 1 for id in stores)
+            if once and not any(self._crosses(node, names) for node in inside):
+                return axis, names - {axis.name}
+        return None, frozenset()
+
+    def _names_of(self, name: str, nodes: list[Node]) -> frozenset[str]:
+        """All names that renaming ops give a dim of that name."""
+        names, before = {name}, set[str]()
+        while names != before:
+            before = {*names}
+            for pair in (pair for node in nodes for pair in _renamings(self.graph, node)):
+                names |= {*pair} if names & {*pair} else set()
+        return frozenset(names)
+
+    def _crosses(self, node: Node, names: frozenset[str]) -> bool:
+        """Whether an op looks across a dim of these names, or has two of them."""
+        pairs = _renamings(self.graph, node)
+        renames = [pair for pair in pairs if names >= {*pair}]
+        crossed = names & self._crossed(node)
+        return len(names & {*node.type.names}) > 1 or (bool(crossed) and not renames)
+
     def _crossed(self, node: Node) -> set[str]:
         """The dims that an op crosses; of another name for what is loaded the first one alone."""
         crossed = {*reduction_dims(self.graph, node)}
@@ -250,6 +285,15 @@ class _Partition:
             if given.id in self.names or isinstance(given.op, ir.Input):
                 return crossed - {*node.type.names}
         return crossed
+
+
+def _renamings(graph: Graph, node: Node) -> list[tuple[str, str]]:
+    """The names that an op takes from the dims of a value, each with the one that it gives."""
+    if not isinstance(node.op, ir.Contract) or not is_renamed(node.op):
+        return []
+    (labels,), (operand,) = node.op.ins, node.operands
+    old = dict(zip(labels, graph[operand].type.names, strict=True))
+    return [(old[label], axis.name) for label, axis in node.op.out if old[label] != axis.name]
 
 
 def _has_rows(node: Node) -> bool:

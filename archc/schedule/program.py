@@ -211,7 +211,7 @@ class Program:
         kernel = self.kernel
         if not self.is_tiled(axis):
             return 1
-        if axis.name in (each.name for each in (kernel.split, kernel.rows) if each is not None):
+        if kernel.is_split(axis.name) or (kernel.rows and axis.name == kernel.rows.name):
             return min(self.most, self.size(axis))
         if axis.kind == "stream":
             return int(self.setting.sizes[ck.CHUNK.name])

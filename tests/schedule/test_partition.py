@@ -106,14 +106,19 @@ def test_a_solve_begins_a_kernel() -> None:
 
 def test_pairs_that_decay_alike_have_one_kernel() -> None:
     """In the gradient of a delta rule some are ready before the walk, and wait: decays are made
-    once, and what pairs add is summed in registers. Dims of another name are split all the same."""
-    for spec, dim in (("kda", "K"), ("rwkv7", "K'")):
+    once, and what pairs add is summed in registers. Dims of another name are split all the same,
+    and results that have it under that name are stored."""
+    for spec, dims, results in (
+        ("kda", {"K"}, {"d.q", "d.k", "d.log_alpha"}),
+        ("rwkv7", {"K", "K'"}, {"d.r", "d.a", "d.kappa", "d.k", "d.log_w"}),
+    ):
         recurrence = recurrence_of(spec)
         graph = with_sums(recurrence.chunked.backward, recurrence.heads)
         found = partition(graph, "memory", recurrence.stream, recurrence.heads, {})
         paired = [n.id for n in graph if isinstance(n.op, ck.Mix | ck.GateGradient)]
         (kernel,) = (each for each in found.kernels if "intra_chunk_scores" in each.name)
-        assert kernel.split is not None and kernel.split.name == dim
+        assert kernel.split is not None and {kernel.split.name, *kernel.renamed} == dims
+        assert results <= {*kernel.stores}
         assert not {*paired} & kernel.loads.keys() - {*kernel.stores.values()}
 
 
