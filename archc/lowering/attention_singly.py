@@ -118,7 +118,7 @@ def totals(name: str = "attend_singly_totals") -> Program:
     """total[b, s, x] + the sum of the entries of the token, in the order of a list: `begins` says
     where the list of each token begins and ends; x stands for all heads that share nothing."""
     doc = "The entries of each token, added in their order to what there is."
-    k = Composer(name, f"{doc}\ntotal = total + sum[entry of s](entries)  [b s x d]", 4, 2)
+    k = Composer(name, f"{doc}\ntotal = total + sum[entry of s](entries)  [b s x d]", 1, 3)
     B, S, X, D = k.sizes("B", "S", "X", "D")
     (ENTRIES,), (block, vector) = k.sizes("ENTRIES", varying=True), k.lengths("BLOCK_T", "BLOCK_D")
     order = k.memory("order", {"b": B, "x": X, "entry": ENTRIES}, "i32")

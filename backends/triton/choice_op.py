@@ -169,7 +169,7 @@ class ChoiceOp(FoldOp):
             }  # fmt: skip
             known = {"B": "B", "S": "S", "X": heads, "D": dim, "ENTRIES": "order.shape[-1]"}
             known = {symbol.name: known[symbol.name] for symbol in program.sizes}
-            constants = {"ENTRY": "entry", "BLOCK_T": "16", "BLOCK_D": f"block_of({dim})"}
+            constants = {"ENTRY": "entry", "BLOCK_T": "4", "BLOCK_D": f"block_of({dim})"}
             write_program(self.file, writer, program, ProgramLaunch(buffers, known, constants))
 
     def _groups(self) -> list[str]:
