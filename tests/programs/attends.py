@@ -77,6 +77,7 @@ def score(p: Pairs) -> Term:
         made = Term("div", (made, call("sqrt", s.size("K"))), (), (), -2, 2)
     ways = ["none", "none", "cap", "bias", "slope", "sum", "path", "where", "second", "function"]
     ways += ["vectors"] if not p.grouped else []
+    ways += ["far"] if "distances of vectors" not in s.without else []
     if p.ahead or p.source:
         ways = ["none", "cap", "bias", "second", "function"]
     way = s.one(*ways)
@@ -102,6 +103,10 @@ def score(p: Pairs) -> Term:
         made = call("where", near, made, scaled(number("0.5"), made))
     elif way == "second":
         made = plus(made, inner(p.reader("V", bounded=True), p.read("V", bounded=True)))
+    elif way == "far":
+        far = Term("far", (p.reader("K", bounded=True), p.read("K", bounded=True)), ("K",), ())
+        made = scaled(number(s.one("0.5", "0.1")), far)
+        made = Term("neg", (made,), (), (), -9, 0) if s.maybe(0.6) else call("tanh", made)
     elif way == "function":
         made = call(s.one("tanh", "sin", "softplus"), made)
     return made
@@ -133,6 +138,9 @@ def weights(p: Pairs) -> Term:
                 "stick")  # fmt: skip
     if way == "stick" and p.range_ == "le" and not p.chosen:
         return stick(p, found)
+    nearby = way not in ("raw", "exp") and p.range_ in ("le", "window")
+    if nearby and s.maybe(0.2) and "ranges in scores" not in s.without:
+        found = within(p, found)
     if way == "sink":
         sink = s.param(*p.heads, low=-1, high=1, init="")
         return Term("softmax_sink", (found, name(sink.data[0])), (), (), 0, 1)
@@ -148,6 +156,16 @@ def weights(p: Pairs) -> Term:
             one, scaled(name(s.param(*p.heads, low=0, high=0.5, init="").data[0]), two), "sub"
         )
     return soft
+
+
+def within(p: Pairs, score_: Term) -> Term:
+    """A score of the tokens nearby alone, or of those and the first ones."""
+    s = p.s
+    t, read = Term("place", (), ("t",)), Term("place", (), (p.variable,))
+    near = Term("lt", (Term("sub", (t, read), (), ()), number(s.one("1", "3"))), (), ())
+    if s.maybe():
+        near = Term("or", (near, Term("lt", (read, number("2")), (), ())), (), ())
+    return call("where", near, score_, number("-inf"))
 
 
 def stick(p: Pairs, score_: Term) -> Term:
@@ -204,6 +222,9 @@ def attend(s: Draft) -> Term:
         fn = s.one("sum", "max", "min")
         w = p.let("a", score(p))
         made = p.let("o", Term("reduce", (w,), (fn, p.variable), (), -9, 9))
+        results.append((made.data[0], ()))
+    if s.maybe(0.15) and range_[0] in ("le", "window") and not p.chosen:
+        made = p.let("o", Term("total", (p.let("a", score(p)),), (), (), -9, 9))
         results.append((made.data[0], ()))
     if s.maybe(0.1):
         s.rng.shuffle(results)

@@ -108,6 +108,22 @@ def reduce(world: World, term: Term) -> Named:
     return value
 
 
+def far(world: World, term: Term) -> Named:
+    """The squared distance of two vectors."""
+    (x, y), names = aligned([world.value(arg) for arg in term.args])
+    at = names.index(world.dim(term.data[0]))
+    return Named(((real(x) - real(y)) ** 2).sum(at), (*names[:at], *names[at + 1 :]))
+
+
+def total(world: World, term: Term) -> Named:
+    """The log of the sum of the weights of what may be read."""
+    assert world.read is not None and world.allowed is not None
+    (data, mask), names = aligned([world.value(term.args[0]), world.allowed])
+    at = names.index(world.read)
+    data = torch.where(mask, real(data), -torch.inf).logsumexp(at)
+    return Named(data, (*names[:at], *names[at + 1 :]))
+
+
 def softcap(world: World, term: Term) -> Named:
     value, cap = world.value(term.args[0]), float(term.data[0])
     return Named(cap * torch.tanh(real(value.data) / cap), value.names)
@@ -553,6 +569,7 @@ MEANING: Mapping[str, Callable[[World, Term], Named]] = {
     "matmul": matmul, "turned": turned, "norm": norm, "rope": rope, "sinkhorn": sinkhorn,
     "take": take, "row": row, "lookup": lookup, "expert": same, "dropout": same, "shift": shift,
     "window": window, "shortconv": shortconv, "state": state, "outer": outer, "inner": inner,
+    "far": far, "total": total,
     "mv": mv, "tmv": tmv, "mm": mm, "one_minus": one_minus, "one_plus": one_plus, "diag": diag,
     "solve": solve, "at": at, "softmax": softmax, "softmax_sink": softmax, "weigh": weigh,
     "softcap": softcap, "along": along, "through": through, "chosen": chosen,
