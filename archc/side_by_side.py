@@ -1,8 +1,8 @@
 """Copies of parameters side by side: a token's products with all of them are one while a text is
 continued, as a launch takes longer there than a product.
 
-    products_of(x, W_q, W_k, W_v)      three launches of [1, d] times [d, N]
-    x @ [W_q | W_k | W_v]              one; the results are parts of its rows
+    products_of(x, W_q, W_k, W_v)      three launches of [B, d] times [d, N]
+    x @ [W_q | W_k | W_v]              one; of several sequences one for each width
 
 A copy is no part of a module. It is made anew where a parameter is another one, was written to, or
 is elsewhere; what is written through `.data` is seen when a sequence is added to a pool, and at the
@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -29,9 +30,6 @@ STANDING: dict[Callable[..., tuple[Tensor, ...]], Callable[..., tuple[Tensor, ..
 
 COLUMNS = 16
 """Columns of a copy that each parameter's begin at a multiple of, so that addresses are even."""
-
-NARROW = 128
-"""Columns below which the results of several sequences are copied: kernels want them dense."""
 
 
 class SideBySide:
@@ -68,7 +66,7 @@ class SideBySide:
         copy = self.known.get(key)
         if copy is None or (copy.is_old() and not copy.renewed()):
             copy = self.known[key] = Copy(weights)
-        return copy.parts(x @ copy.matrix)
+        return copy.products(x)
 
     def renew(self, every: bool = False) -> bool:
         """Write parameters that have changed, or `every` one, into their copies; whether one is
@@ -86,12 +84,19 @@ class Copy:
     def __init__(self, weights: Sequence[Tensor]) -> None:
         self.weights = (*weights,)
         self.sizes = [weight[0].numel() for weight in weights]
-        room = [-(-size // COLUMNS) * COLUMNS for size in self.sizes]
-        self.starts = [sum(room[:n]) for n in range(len(room))]
+        order = sorted(range(len(weights)), key=lambda n: -self.sizes[n])
+        self.alike = [[*each] for _, each in groupby(order, key=lambda n: self.sizes[n])]
+        self.starts, width = [0] * len(weights), 0
+        for n in order:
+            self.starts[n], width = width, width + self.room(n)
         with torch.inference_mode(False), torch.no_grad():
-            self.matrix = weights[0].new_zeros(len(weights[0]), sum(room))
+            self.matrix = weights[0].new_zeros(len(weights[0]), width)
         self.kept: list[Tensor] = []
         self._write()
+
+    def room(self, n: int) -> int:
+        """The columns that a parameter takes."""
+        return -(-self.sizes[n] // COLUMNS) * COLUMNS
 
     def _write(self) -> None:
         with torch.inference_mode(False), torch.no_grad():
@@ -117,14 +122,25 @@ class Copy:
         self._write()
         return True
 
-    def parts(self, made: Tensor) -> tuple[Tensor, ...]:
-        """The results for each parameter, parts of [B, 1, N]."""
-        found = []
-        for weight, start, size in zip(self.weights, self.starts, self.sizes, strict=True):
-            part = made[..., start : start + size]
-            part = part.contiguous() if size < NARROW else part
-            found.append(part.unflatten(-1, weight.shape[1:]) if weight.dim() > 2 else part)
-        return tuple(found)
+    def products(self, x: Tensor) -> tuple[Tensor, ...]:
+        """x [B, 1, d] times each. Of one sequence the results are parts of one row; of several
+        they are dense: those of equal widths are one product of a batch."""
+        found = dict[int, Tensor]()
+        if len(x) == 1:
+            row = x @ self.matrix
+            for n, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True)):
+                found[n] = row[..., start : start + size]
+        else:
+            for same in self.alike:
+                size, step = self.sizes[same[0]], self.room(same[0])
+                wide = self.matrix.as_strided(
+                    (len(same), len(self.matrix), size), (step, self.matrix.stride(0), 1),
+                    self.starts[same[0]],
+                )  # fmt: skip
+                made = torch.bmm(x[:, 0].expand(len(same), -1, -1), wide)
+                found |= dict(zip(same, made[:, :, None], strict=True))
+        pairs = [(found[n], weight.shape[1:]) for n, weight in enumerate(self.weights)]
+        return tuple(x.unflatten(-1, sizes) if len(sizes) > 1 else x for x, sizes in pairs)
 
 
 def fits(x: Tensor, weights: tuple[Tensor, ...]) -> bool:

@@ -114,13 +114,15 @@ class Table:
 
 class Slots:
     """Sequences of different lengths, of each of which a call reads one token. `room`: for how many
-    tokens of each there is memory at first; `steady`: the model's states need none. With `pages`
+    tokens of each there is memory at first; `steady`: the model's states need none, and it reads
+    them itself where it has no form for slots, which writes them in place. With `pages`
     what is kept of every token is in so many pages, and no sequence gets longer than `room`."""
 
     def __init__(
         self, model: nn.Module, count: int, room: int, steady: bool = False, pages: int = 0
     ) -> None:
-        self.model: Any = model if steady else in_slots(model)
+        self.own = not steady or alone(model) is None
+        self.model: Any = in_slots(model) if self.own else model
         self.count, self.room, self.steady = count, room, steady
         self.lengths = [0] * count
         self.table: Table | None = None
@@ -136,12 +138,12 @@ class Slots:
 
     def _longest_ring(self) -> int:
         """The tokens that the largest cache of the latest tokens alone has room for; at least 1."""
-        shapes = () if self.steady else parts(self.model.initial_state(1, self.room, "meta"))
+        shapes = parts(self.model.initial_state(1, self.room, "meta")) if self.own else ()
         return max([1, *(x.shape[1] for _, how, x in shapes if how == "ring")])
 
     def _blank(self, count: int) -> Any:
         """The state of so many sequences before their first token."""
-        room = () if self.steady else (self.room,)
+        room = (self.room,) if self.own else ()
         return self.model.initial_state(count, *room).clone()
 
     def put(self, slot: int, state: Any) -> bool:

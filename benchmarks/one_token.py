@@ -34,7 +34,7 @@ REPLAYS = 200
 def step_of(layer: Any, batch: int) -> Callable[[], None]:
     """A token of each sequence, whose state takes the place of that before."""
     x = torch.randn(batch, 1, layer.d, device="cuda", dtype=torch.bfloat16)
-    state = layer.initial_state(batch, x.device, x.dtype)
+    state = layer.initial_state(batch, 1, x.device, x.dtype)
     live = torch.ones(batch, device="cuda", dtype=torch.bool)
 
     def step() -> None:
@@ -68,9 +68,11 @@ def replayed(step: Callable[[], None]) -> float:
 def row(name: str, batch: int, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers of one layer."""
     torch.manual_seed(0)
-    layer: Any = archc.load(name).module(device="cuda", dtype=torch.bfloat16, **sizes)
+    model = archc.load(name).module(device="cuda", dtype=torch.bfloat16, **sizes)
+    layer: Any = own_slots.in_slots(model)
     copies, step = SideBySide(layer), step_of(layer, batch)
-    states = [x for _, _, x in own_slots.parts(layer.initial_state(batch, "cuda", torch.bfloat16))]
+    first = layer.initial_state(batch, 1, "cuda", torch.bfloat16)
+    states = [x for _, _, x in own_slots.parts(first)]
     moved = sum(2 * x.nbytes for x in states) + sum(p.nbytes for p in layer.parameters())
     found: dict[str, Any] = {"row": f"{name} {batch}", **sizes, "floor_us": moved / BANDWIDTH * 1e6}
     found |= {"us": replayed(step), "kernels": kernels(step)}

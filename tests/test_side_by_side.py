@@ -44,10 +44,10 @@ def module(dtype: torch.dtype = torch.float64) -> nn.Module:
     )  # fmt: skip
 
 
-def token(model: nn.Module, copies: SideBySide | None = None) -> Tensor:
-    """The result for one token of each of two sequences."""
+def token(model: nn.Module, copies: SideBySide | None = None, rows: int = 2) -> Tensor:
+    """The result for one token of each of some sequences."""
     first = next(model.parameters())
-    x = torch.linspace(-1, 1, 16, dtype=first.dtype).view(2, 1, 8)
+    x = torch.linspace(-1, 1, 8 * rows, dtype=first.dtype).view(rows, 1, 8)
     with torch.no_grad():
         if copies is None:
             return model(x)
@@ -55,19 +55,22 @@ def token(model: nn.Module, copies: SideBySide | None = None) -> Tensor:
             return model(x)
 
 
-def test_one_product_for_all(paying: None) -> None:
+@pytest.mark.parametrize("rows", [1, 3])
+def test_one_product_for_all(rows: int, paying: None) -> None:
+    """Of one sequence all are one; of several those of equal widths."""
     model = module()
     copies = SideBySide(model)
     with Products() as alone:
-        wanted = token(model)
-    token(model, copies)
+        wanted = token(model, rows=rows)
+    token(model, copies, rows)
     with Products() as together:
-        found = token(model, copies)
+        found = token(model, copies, rows)
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
     (made,) = copies.known.values()
-    assert len(made.weights) >= 3 and together.count == alone.count - len(made.weights) + 1
+    widths = len({*made.sizes}) if rows > 1 else 1
+    assert len(made.weights) > widths and together.count == alone.count - len(made.weights) + widths
     with Products() as after:
-        token(model)
+        token(model, rows=rows)
     assert after.count == alone.count
 
 

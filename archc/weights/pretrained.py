@@ -229,9 +229,9 @@ def _config(table: Table, sizes: Mapping[str, Any]) -> dict[str, Any]:
     sizes = {name: _real(x) if name in table.reals else x for name, x in sizes.items()}
     for kinds in table.kinds:
         there = {name for name in kinds.known if sizes.get(name) is not None}
-        word = next(word for word, needs in reversed(kinds.sizes.items()) if there >= {*needs})
-        config[kinds.paths[0]] = word
-        away = kinds.known - {*kinds.sizes[word]}
+        words = [word for word, needs in kinds.sizes.items() if there >= {*needs}]
+        config[kinds.paths[0]] = words[-1]
+        away = kinds.known - {*kinds.sizes[words[-1]]}
         sizes = {name: x for name, x in sizes.items() if name not in away}
     for name, where in table.sizes.items():
         if name not in sizes:
