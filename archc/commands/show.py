@@ -17,7 +17,7 @@ from archc.elaborate.ones import ones
 from archc.ir import diagram, picture, text
 from archc.ir.layer import Layer
 from archc.recurrence.chunk.loops import loops
-from archc.show import attends, plan_listing, region_listing, stage_listing
+from archc.show import attends, plan_listing, region_listing, stage_listing, token_listing
 from archc.show.attends import Attended, attends_of
 from archc.show.planned import CONDITIONS, Conditions, Planned, conditions, plans_of
 from archc.syntax import text as tree_text
@@ -89,7 +89,8 @@ def plan_text(layer: Layer) -> str:
 
 def _with_regions(text: str, layer: Layer) -> str:
     """A plan, and after it what is computed together around recurrences."""
-    regions = region_listing.as_text(layer)
+    found = (region_listing.as_text(layer), token_listing.as_text(layer))
+    regions = "\n\n".join(filter(None, found))
     if not regions:
         return text
     return f"{regions}\n" if text == plan_listing.NOTHING else f"{text}\n{regions}\n"

@@ -23,7 +23,7 @@ def join_products(scope: Scope, params: Collection[int], away: Collection[int]) 
     taken = {*away, *chosen, *scope.regions, *scope.fused, *scope.linear}
     groups: dict[int, list[int]] = {}
     for node in graph:
-        place = _place_of_weight(graph, node, params)
+        place = place_of_weight(graph, node, params)
         if place is None or node.id not in scope.uses or node.id in taken:
             continue
         if node.operands[place] not in taken:
@@ -34,7 +34,7 @@ def join_products(scope: Scope, params: Collection[int], away: Collection[int]) 
         scope.use_regions({**scope.regions, **regions})
 
 
-def _place_of_weight(graph: Graph, node: Node, params: Collection[int]) -> int | None:
+def place_of_weight(graph: Graph, node: Node, params: Collection[int]) -> int | None:
     """Which operand of x [batch, ..., d] times a parameter [d, ...] is that; None of another op."""
     op = node.op
     if not isinstance(op, ir.Contract) or len(op.ins) != 2:
