@@ -58,7 +58,7 @@ class ChunkFormulas:
 
     def read_state(self, slot: Slot) -> Math:
         """The state that a correction at row i reads: after its decay, or before the row."""
-        after = slot.after and self.rows.decays
+        after = slot.after and (self.rows.decays or self.rows.value_decays)
         return self.state("i", prime=True) if after else self.state("i-1")
 
     def y(self, slot: Slot, at: str) -> Math:
@@ -221,22 +221,37 @@ class ChunkFormulas:
         carried = row(transposed(s0), start) if self.own.value else row(
             transposed(Fence(start) if isinstance(start, Row) else start), s0
         )  # fmt: skip
+        if self.rows.value_decays:
+            carried = Fence(row(self.delta("i"), TIMES, carried))
         parts = self._c_and(c, w, row(w.scale, carried))
         for writer in self.slots:
             text, subs = self._matrix(reader, writer)
             y = self.written(writer, "j")
             parts += [MINUS if y.negative else PLUS, Sum("∑", EARLIER)]
-            parts += [Name(text, (*subs, "i", "j")), row(y.scale, y.vector)]
+            parts += [Name(text, (*subs, "i", "j")), row(y.scale, self._since(y.vector, "i"))]
         return row(self.y(reader, "i"), EQUALS, *parts)
+
+    def _since(self, vector: Math | None, late: str) -> Math | None:
+        """What row j has written, decayed on the value side until a row."""
+        if vector is None or not self.rows.value_decays:
+            return vector
+        return Fence(row(Fraction(self.delta(late), self.delta("j")), TIMES, vector))
 
     def _since_start(self, at: str) -> Math | None:
         return self.gamma(at) if self.rows.decays else None
 
     def solution(self) -> Iterator[Math]:
-        """U, W and Y = U + W S_0; with several readers their rows stand one below the other."""
+        """U, W and Y = U + W S_0; with several readers their rows stand one below the other. Rows
+        that decay on the value side are solved for as they were without that: Y / Delta."""
+        rights = [self._right(r) for r in self.reading]
+        whole, begun = list[Math](), row(self.W, self.state("0"))
+        if self.rows.value_decays:
+            rights = [row(Fraction(Number("1"), self.delta("i")), TIMES, Fence(r)) for r in rights]
+            whole = [Name(self.rows.letters.of("Δ"), bold=True), TIMES]
+            begun = row(*whole, Fence(begun))
         yield row(self.W, EQUALS, self.solve, _stack([self._start(r) for r in self.reading]))
-        yield row(self.U, EQUALS, self.solve, _stack([self._right(r) for r in self.reading]))
-        yield row(self.Y, EQUALS, self.U, PLUS, self.W, self.state("0"))
+        yield row(self.U, EQUALS, *whole, self.solve, _stack(rights))
+        yield row(self.Y, EQUALS, self.U, PLUS, begun)
 
     def _start(self, reader: Slot) -> Math:
         """The covector that a row reads the state before the chunk with."""
@@ -257,7 +272,8 @@ class ChunkFormulas:
             y = self.written(writer, "j")
             sign = MINUS if y.negative else PLUS
             parts += [sign] if parts else [NEGATIVE] if y.negative else []
-            parts += [Sum("∑", EARLIER), Name(text, (*subs, "i", "j")), row(y.scale, y.vector)]
+            moved = row(y.scale, self._since(y.vector, "i"))
+            parts += [Sum("∑", EARLIER), Name(text, (*subs, "i", "j")), moved]
         return row(*parts) if parts else Number("0")
 
     # --- reads ---
@@ -290,10 +306,8 @@ class ChunkFormulas:
         """The terms that a row reads of the rows that a slot has written."""
         x, y = self.rows.x(slot, "j"), self.written(slot, "j")
         weight = Fence(self.product(Factor(False, None, q.vector), late, "j", x))
-        vector = y.vector
-        if self.rows.value_decays and vector is not None:
-            vector = Fence(row(Fraction(self.delta(late), self.delta("j")), TIMES, vector))
-        return [MINUS if y.negative else PLUS, Sum("∑", over), row(weight, y.scale, vector)]
+        moved = row(weight, y.scale, self._since(y.vector, late))
+        return [MINUS if y.negative else PLUS, Sum("∑", over), moved]
 
 
 def _stack(parts: Sequence[Math]) -> Math:

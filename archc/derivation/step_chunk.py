@@ -108,6 +108,9 @@ def _system(formulas: ChunkFormulas) -> Iterator[Block]:
         " triangular matrix with ones on its diagonal, which always has an inverse."
         + (" The rows of all corrections stand one below the other." if len(formulas.reading) > 1
            else "")
+        + (" Decays of the values scale both sides of it, so that all values share it; sums over"
+           " rows are made with ratios of them, which are at most 1."
+           if formulas.rows.value_decays else "")
         + " Its right side has a part with ", formulas.state("0"), " and a part without, and so has"
         " its solution. A bold letter stands for all rows of a chunk, one below the other, and"
         " square brackets put rows below one another in this way:",

@@ -20,6 +20,7 @@ from archc.ir.sizes import Number, evaluate
 from archc.ir.text import op_text
 from archc.lowering.grid_steps import PAIR, over_grid
 from archc.lowering.values import Refusal
+from archc.recurrence.chunk.loops import named as quoted
 from archc.runtime.steps import grid_way
 from archc.schedule import budget
 from archc.schedule.cost import Cost
@@ -70,6 +71,8 @@ def _lines(plan: Planned) -> Iterator[str]:
     yield from _conditions(plan)
     if plan.over_budget:
         yield f"  {budget.REASON}"
+    for kept in plan.kept:
+        yield from _wrapped(f"{quoted(kept.states)} token by token: {kept.reason}", 2, 4)
     yield from _inputs(plan)
     yield from _outputs(plan)
     for part in plan.parts:

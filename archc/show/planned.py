@@ -23,6 +23,8 @@ from archc.ir.sizes import Number, callee_sizes, evaluate, resolve_sizes
 from archc.ir.value_names import cotangent
 from archc.lowering.steps import stepping
 from archc.lowering.values import Refusal
+from archc.recurrence.chunk.chunked import studies
+from archc.recurrence.chunk.derived import Kept
 from archc.schedule.cost import Total, total
 from archc.schedule.devices import DEVICES, REFERENCE, Device
 from archc.schedule.fitting import chunk_for
@@ -100,6 +102,7 @@ class Planned:
     inputs: tuple[Entering, ...] = ()
     outputs: tuple[Leaving, ...] = ()
     over_budget: bool = False  # it has a chunked form, which is too large for a program
+    kept: tuple[Kept, ...] = ()  # its states that have no chunked form, each with the reason
     chunk_why: str = ""
 
 
@@ -111,6 +114,7 @@ def plans_of(layer: ir.Layer, wanted: Conditions) -> Iterator[Planned]:
     before = lowered(layer)
     ended = with_epilogues(before)
     after = for_kernels(with_prologues(ended))
+    loops = _loops(before, _sized(before, sizes))
     for old, middle, (new, own) in zip(
         _sized(before, sizes), _sized(ended, sizes), _sized(after, sizes).items(), strict=True
     ):
@@ -122,7 +126,17 @@ def plans_of(layer: ir.Layer, wanted: Conditions) -> Iterator[Planned]:
             outputs = leaving(old.graph, first, plan.setting, partial(_readers, plan))
             over_budget = second.op.chunked is not None and node.op.chunked is None
             outside = {"inputs": tuple(inputs), "outputs": tuple(outputs)}
-            yield replace(plan, over_budget=over_budget, **outside)
+            kept = loops.get(id(first.op.body), ())
+            yield replace(plan, over_budget=over_budget, kept=kept, **outside)
+
+
+def _loops(layer: ir.Layer, every: Collection[ir.Layer]) -> dict[int, tuple[Kept, ...]]:
+    """The states that stay loops though nobody asked for it, by the body of their recurrence; every
+    one of the layers."""
+    if all(node.op.chunked is not None for each in every for node in _recurrences(each)):
+        return {}
+    found = ((node, derived) for each, node, derived in studies(layer) if not each.chunk.sequential)
+    return {id(node.op.body): derived.kept for node, derived in found}
 
 
 def _readers(plan: Planned, place: int) -> int:

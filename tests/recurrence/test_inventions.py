@@ -26,6 +26,24 @@ layer Example(H, K, V):
         o = S[t].T @ q + P[t] @ q - tanh(P[t-1] @ k)
     output o
 """,
+    # Two delta rules of each token read a matrix whose values fade before each of them, with a
+    # write in between; another one is corrected along its values, while its keys fade.
+    "values that fade": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], u[H, K], x[H, K], v[H, V], z[H, V], b[H]
+    be = sigmoid(b)
+    uk = l2norm[K](k)
+    uu = l2norm[K](u)
+    uz = l2norm[V](z)
+    recurrence S[K, V], P[K, V] over H:
+        D = diag(sigmoid(x)) @ S[t-1] @ diag(sigmoid(z))
+        R = D - be * uk @ (uk.T @ D) + u @ z.T
+        F = R @ diag(1 - 0.5 * sigmoid(v))
+        S[t] = F - 0.5 * uu @ (uu.T @ F) + be * uk @ v.T
+        P[t] = diag(sigmoid(x)) @ P[t-1] @ (I - be * uz @ uz.T) + k @ v.T
+        o = S[t].T @ q + tanh(R.T @ k) + F.T @ u - D.T @ q + P[t].T @ q + S[t-1].T @ k
+    output o
+""",
     # A stabilised matrix with two gates of its own; what it reads, normalised, is a value, a gate
     # and a scalar for a second matrix with a decay per channel and for a leaky sum.
     "a stabilised memory before another": """

@@ -73,20 +73,16 @@ LOOPS = {
     "a gate from the state itself": Case(
         matrix("S[t] = sigmoid(S[t-1].T @ k).T * S[t-1] + k @ v.T"),
         "E0601", "S", "sigmoid(S[t-1].T @ k)", "`sigmoid` of a state"),
-    "a decay of the values, and a correction along the keys": Case(
-        matrix("S[t] = (I - k @ k.T) @ S[t-1] @ diag(sigmoid(z)) + k @ v.T"),
-        "E0603", "S", "S[t] = (I - k @ k.T) @ S[t-1] @ diag(sigmoid(z)) + k @ v.T", "value"),
-    "a decay of the values in another micro-step": Case(
-        matrix("R = S[t-1] @ diag(sigmoid(z)) + u @ z.T\n"
-               "        S[t] = R - k @ (k.T @ R) + k @ v.T"),
-        "E0603", "S", "S[t] = R - k @ (k.T @ R) + k @ v.T", "value"),
-    "a decay of the values after the correction": Case(
-        matrix("R = S[t-1] - k @ (k.T @ S[t-1]) + u @ z.T\n"
-               "        S[t] = R @ diag(sigmoid(z)) + k @ v.T"),
-        "E0603", "S", "S[t] = R @ diag(sigmoid(z)) + k @ v.T", "value"),
-    "a decay of the keys, and a correction along the values": Case(
-        matrix("S[t] = diag(sigmoid(x)) @ S[t-1] @ (I - z @ z.T) + k @ v.T"),
-        "E0603", "S", "S[t] = diag(sigmoid(x)) @ S[t-1] @ (I - z @ z.T) + k @ v.T", "side"),
+    "a decay of the values, and a correction that reads the state before it": Case(
+        matrix("S[t] = S[t-1] @ diag(sigmoid(z)) - k @ (k.T @ S[t-1]) + k @ v.T"),
+        "E0603", "S", "S[t] = S[t-1] @ diag(sigmoid(z)) - k @ (k.T @ S[t-1]) + k @ v.T", "value"),
+    "a decay of the keys, and a correction along the values that reads the state before it": Case(
+        matrix("S[t] = diag(sigmoid(x)) @ S[t-1] - (S[t-1] @ z) @ z.T + k @ v.T"),
+        "E0603", "S", "S[t] = diag(sigmoid(x)) @ S[t-1] - (S[t-1] @ z) @ z.T + k @ v.T", "value"),
+    "decays of both sides, of which a correction reads one": Case(
+        matrix("R = S[t-1] @ diag(sigmoid(z))\n"
+               "        S[t] = diag(sigmoid(x)) @ R - k @ (k.T @ R) + k @ v.T"),
+        "E0603", "S", "S[t] = diag(sigmoid(x)) @ R - k @ (k.T @ R) + k @ v.T", "value"),
     "corrections along both sides": Case(
         matrix("S[t] = (I - k @ k.T) @ S[t-1] @ (I - z @ z.T) + k @ v.T"),
         "E0607", "S", "S[t] = (I - k @ k.T) @ S[t-1] @ (I - z @ z.T) + k @ v.T", "axes"),

@@ -84,6 +84,16 @@ def test_a_loop_is_one_kernel_and_what_has_none_says_so() -> None:
     assert "no recurrence" in as_text(plans("swiglu"))
 
 
+def test_a_loop_that_nobody_asked_for_says_why() -> None:
+    spec = archc.parse(
+        "layer L(H, K):\n    input q[H, K], k[H, K], u[H, K]\n    recurrence S[K, K'] over H:\n"
+        "        S[t] = tanh(S[t-1]) + k @ u.T\n        o = S[t].T @ q\n    output o\n"
+    )
+    (plan,) = plans_of(spec.layer, conditions({}))
+    assert "\n  `S` token by token: `tanh` of a state\n" in as_text([plan])
+    assert not plans("lstm")[0].kept, "`chunk: sequential`"
+
+
 def test_states_that_are_matrices_are_made_again_where_they_are_too_many() -> None:
     """4 bytes of 2 states of 128 x 128, 32 heads of 2 sequences, before each of T tokens."""
     spec = Path(__file__).parents[1] / "backends/triton/cells/momentum.arch"

@@ -55,18 +55,16 @@ def sides(
     roles = _roles(recurrence, state, table, key, found.steps, [*corrections, *reads])
     if not corrections and not _separable(table, roles, found.steps):
         return _diagonal(found)
-    steps = tuple(_step(table, roles, raw) for raw in found.steps)
-    if corrections and any(step.value != 1 for step in steps):
-        raise _two_sided()  # also where another micro-step of the token corrects
-    return Sides(MATRIX, roles, steps)
+    return Sides(MATRIX, roles, tuple(_step(table, roles, raw) for raw in found.steps))
 
 
 def _two_sided() -> Refused:
-    """The refusal of a decay along the values beside corrections along the keys."""
+    """The refusal of a correction that reads the state before a decay along the values."""
     return Refused(
-        "the decay varies along the value side, and corrections read the key side: every value "
-        "would need its own triangular system",
-        "let the decay vary along the axis that the correction sums over, or be a scalar",
+        "the decay varies along the value side, and the correction reads the state before it: every"
+        " value would need its own triangular system",
+        "let the correction read the decayed state, or the decay be along the axis that it sums"
+        " over, or a scalar",
         code="E0603",
     )
 
@@ -243,21 +241,37 @@ def _step(table: Table, roles: Roles, raw: Raw) -> Step:
     if parted is None:
         raise Refused("the decay of a corrected state varies along both its sides", code="E0603")
     key, value = parted
-    if raw.corrections and value != 1:
-        raise _two_sided()
     rows: dict[sympy.Expr, list[sympy.Expr]] = {}
     for term in sympy.Add.make_args(raw.written) if raw.written != 0 else ():
         x, rest = written_apart(table, roles, term)
         rows.setdefault(x, [ZERO, ZERO])[0] += rest
-    for each in raw.corrections:
-        for term in sympy.Add.make_args(each.scale):
+    for covector, scale in _after_values(table, raw.corrections, value):
+        for term in sympy.Add.make_args(scale):
             x, rest = written_apart(table, roles, term)
             if any(side_of(table, roles, s) == "value" for s in table.symbols(rest)):
                 raise Refused("a correction is scaled along the value side")
-            rows.setdefault(x, [ZERO, ZERO])[1] += table.times(rest, each.covector)
+            rows.setdefault(x, [ZERO, ZERO])[1] += table.times(rest, covector)
     groups = _merged(table, roles, [(x, c, w) for x, (c, w) in rows.items()])
-    terms = [_term(table, raw.decay, *group) for group in groups]
+    terms = [_term(table, key, *group) for group in groups]
+    if value != 1 and any(term.w != 0 and not term.after for term in terms):
+        raise _two_sided()
     return Step(raw.decay, key, value, tuple(sorted(terms, key=lambda t: table.text(t.x))))
+
+
+def _after_values(
+    table: Table, corrections: Sequence[StateSum], value: sympy.Expr
+) -> list[tuple[sympy.Expr, sympy.Expr]]:
+    """The covectors of corrections with their scales; beside a decay along the values without that:
+    they read the decayed state."""
+    if value == 1:
+        return [(each.covector, each.scale) for each in corrections]
+    sums: dict[sympy.Expr, sympy.Expr] = {}
+    for each in corrections:
+        sums[each.covector] = sums.get(each.covector, ZERO) + each.scale
+    found = [(covector, divide(table, scale, value)) for covector, scale in sums.items()]
+    if any(scale is None for _, scale in found):
+        raise _two_sided()
+    return [(covector, scale) for covector, scale in found if scale is not None]
 
 
 def written_apart(table: Table, roles: Roles, term: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:

@@ -12,6 +12,10 @@ from archc.ir.typing import layer_graph
 from archc.ir.value_names import state_at_start
 from archc.recurrence.chunk.frame import Frame, input_of
 
+SO_FAR, TO_COME = "values so far", "values to come"
+"""The decays of values from the start of a chunk to each row, and from there to its end, beside
+terms that read the state."""
+
 PARTS = re.compile(r"(W|U|X|Y|write)(?=[\d.])")
 
 
@@ -31,9 +35,9 @@ def carrying(
     """The body for `unknown` terms that read the state, from what is computed for all chunks.
 
     Captured, for term u and state k: `Wu` and `Uu.k` (rows: Y = U + W S), `Xu` (left vectors,
-    decayed to the end of the chunk), `write.k` (what the other terms leave), and `key decay`,
-    `value decay` of the whole chunk. Outputs: for each state S its value after the chunk,
-    `S@start` the one before it, and the rows `Yu.k`.
+    decayed to the end of the chunk), `write.k` (what the other terms leave), `key decay` and
+    `value decay` of the whole chunk, SO_FAR and TO_COME. Outputs: for each state S its value after
+    the chunk, `S@start` the one before it, and the rows `Yu.k`.
     """
     body = replace(frame, graph=layer_graph())
     inputs = {
@@ -46,10 +50,13 @@ def carrying(
         parts = [kept, inputs.get(f"write.{k}")]
         for u in range(unknown):
             read = body.product(inputs[f"W{u}"], before, keys)
+            read = body.times(read, inputs.get(SO_FAR))
             rows = body.total([inputs.get(f"U{u}.{k}"), read])
             assert rows is not None, "a term that reads writes"
             body.graph.outputs[f"Y{u}.{k}"] = rows
-            parts.append(body.product(inputs[f"X{u}"], rows, (frame.row.name,)))
+            left = body.times(rows, inputs.get(TO_COME))
+            assert left is not None, "rows are written"
+            parts.append(body.product(inputs[f"X{u}"], left, (frame.row.name,)))
         after = body.total(parts)
         assert after is not None, "a state stays"
         body.graph.outputs[state.name] = after

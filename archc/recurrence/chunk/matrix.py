@@ -7,6 +7,9 @@ gates from its start, is
     O   = (q exp G) S + sum over m of Gram(q, x_m) Y_m                     a read
     S'  = exp(G_last) S + sum over m of (x_m exp(G_last - G))^T Y_m        the state after the chunk
 
+A decay on the value side, with sums H, scales what rows have of earlier ones by exp(H_i - H_j), and
+what they have of S by exp(H_i): the system is the same for every value.
+
 The first is a unit lower triangular system: with its inverse X the rows are Y = U + W S, where U
 and W do not depend on S. So all Grams, inverses, U and W are computed for all chunks at once, a
 Recurrence along the chunks carries S and makes Y, and the reads are again for all chunks at once.
@@ -26,7 +29,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.value_names import state_at_start
 from archc.recurrence.affine.form import BEFORE, WRITTEN
-from archc.recurrence.chunk.carrying import carrying
+from archc.recurrence.chunk.carrying import SO_FAR, TO_COME, carrying
 from archc.recurrence.chunk.frame import Frame
 from archc.recurrence.chunk.together import together
 
@@ -265,12 +268,17 @@ class MatrixForm:
         for name, gate in (("key", self.key_gate), ("value", self.value_gate)):
             if gate is not None:
                 captured[f"{name} decay"] = frame.last(frame.sums(gate))
+        if unknown and self.value_gate is not None:
+            captured[SO_FAR] = frame.sums(self.value_gate)
+            captured[TO_COME] = frame.sums(self.value_gate, reverse=True, exclusive=True)
         self._recurrence(unknown, captured)
 
-    def _solved(self, row: Sequence[int], values: Sequence[int | None]) -> int:
-        """One block row of the inverse times values of rows."""
+    def _solved(
+        self, row: Sequence[int], values: Sequence[int | None], gate: int | None = None
+    ) -> int:
+        """One block row of the inverse times values of rows, which decay by a gate of theirs."""
         parts = [
-            self._times(block, value)
+            self._apply(block, value, gate, False, False)
             for block, value in zip(row, values, strict=True)
             if value is not None
         ]
@@ -281,7 +289,7 @@ class MatrixForm:
         rights = [self._right(slot, k) for slot in unknown]
         if all(right is None for right in rights):
             return None
-        return self._solved(row, rights)
+        return self._solved(row, rights, self.value_gate)
 
     def _right(self, slot: Slot, k: int) -> int | None:
         """The free row of a slot, and what it reads of writes that read nothing."""
@@ -289,7 +297,8 @@ class MatrixForm:
         for known in self.slots:
             row = known.rows[k]
             if known.w is None and row is not None:
-                parts.append(self._times(self._read_by(slot, known), row))
+                weights = self._read_by(slot, known)
+                parts.append(self._apply(weights, row, self.value_gate, True, False))
         return self.frame.total(parts)
 
     def _until_end(self, x: int, gate: int | None) -> int:

@@ -226,6 +226,8 @@ class _Summaries(Derivation):
             return self.decayed(form, gauge, sign)
         if gauge:
             raise NotChunked("a state that updates read is rescaled by a running maximum")
+        if any(step.value != 1 for step in each.steps):
+            raise NotChunked("a state that updates read along one side decays along the other")
         frame, states = self.frame, tuple(self.states[name] for name in form.states)
         taken = [axis for state in states for axis in state.axes]
         copies = tuple(_copy(axis, taken) for axis in each.key)

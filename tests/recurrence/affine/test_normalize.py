@@ -98,7 +98,7 @@ def test_decays_and_corrections(decay: str, update: str) -> None:
     check(simplify(made))
     (recurrence,) = recurrences(simplify(made))
     (found,) = normal_forms(recurrence)
-    split = decay in ("value", "both") and update not in ("none", "two writes")
+    split = decay in ("value", "both") and update in ("delta before", "both reads")
     assert found.kind == ("sequential" if split else "matrix")
 
 
