@@ -280,8 +280,9 @@ def advance(into: Any, after: Any, live: Tensor) -> None:
         (how, x, y.clone() if y.untyped_storage().data_ptr() in written else y)
         for how, x, y in changed
     ]
-    for how, x, y in found:
-        x.copy_(y * live if how == "count" else y)
+    if found:  # one launch for all that lie alike
+        every = [x for _, x, _ in found]
+        torch._foreach_copy_(every, [y * live if how == "count" else y for how, _, y in found])
 
 
 def changed(state: Any) -> list[Tensor]:
