@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,6 +77,29 @@ def chosen_by_readers(
             score = choose(*own, *seen, pos + first).movedim(dim, -1)
             made.append(largest(score, most).movedim(-1, dim))
     return made[0] if len(made) == 1 else torch.cat(made, 1)
+
+
+def of_some_readers(
+    run: Callable[..., Any], readers: tuple[Tensor, ...], read: tuple[Tensor, ...], pos: int,
+    numbers: int,
+) -> Any:
+    """What `run` makes of readers [B, T, ...], of some of them at a time, as `chosen_by_readers`
+    does: a tensor, or several. Where it learns, all is made again for the gradient."""
+    from torch.utils.checkpoint import checkpoint
+
+    T, made = readers[0].shape[1], []
+    step = readers_at_once(numbers, PAIRS)
+    if step >= T:
+        return run(*readers, *read, pos)
+    for first in range(0, T, step):
+        last = min(first + step, T)
+        own = [x[:, first:last] for x in readers]
+        given = [*own, *(x[:, : x.shape[1] - T + last] for x in read), pos + first]
+        learns = torch.is_grad_enabled()
+        made.append(checkpoint(run, *given, use_reentrant=False) if learns else run(*given))
+    if isinstance(made[0], Tensor):
+        return torch.cat(made, 1)
+    return tuple(torch.cat(each, 1) for each in zip(*made, strict=True))
 
 
 def listed_along(chosen: Tensor, most: int, dim: int) -> Tensor:

@@ -8,7 +8,13 @@ from dataclasses import replace
 
 import sympy
 from archc.backends.eager import carry
-from archc.backends.eager.choosing import by_tokens, lists, scoring, with_truth_values
+from archc.backends.eager.choosing import (
+    by_tokens,
+    lists,
+    scoring,
+    some_at_a_time,
+    with_truth_values,
+)
 from archc.backends.eager.memory import in_pages
 from archc.backends.eager.naming import region_name
 from archc.backends.eager.region import (
@@ -152,7 +158,9 @@ class AttendFunction:
         _, given = extra_arguments(scope, self.body)
         arguments = [value.text.text for value in self.values.values()]
         left = ", ".join(targets.values())
-        if self.packed:
+        if some_at_a_time(scope, self, left):
+            pass
+        elif self.packed:
             scope.writer.call(f"{left} = {self.name}(", [*arguments, *given, scope.cu_seqlens], ")")
         elif scope.cu_seqlens and not self.unpacked:
             with scope.writer.block(f"if {scope.cu_seqlens} is not None:"):

@@ -107,7 +107,41 @@ def with_truth_values(scope: Scope, values: Mapping[str, Value]) -> dict[str, Va
             axis, length = scope.place_lengths[value.text.text]
             text = call("at_places", value.text, length, str(value.layout.index(axis)))
             found[name] = replace(value, text=text, kind=BOOL)
+            scope.lists[text.text] = value
     return found
+
+
+def some_at_a_time(scope: Scope, function: AttendFunction, left: str) -> bool:
+    """Write the line that calls a function of all pairs of some readers at a time, if it reads what
+    these have chosen of the tokens so far, of which they have lists: whether that is so."""
+    op, values, roles = function.op, function.values, dict(function.op.captures)
+    lists = {n: scope.lists[v.text.text] for n, v in values.items() if v.text.text in scope.lists}
+    asked, given = extra_arguments(scope, function.body)
+    own = op.source == op.reader.name and op.causal and op.path is None and not _told_lengths(op)
+    if not lists or not own or "pos" not in asked or scope.cu_seqlens:
+        return False
+    own_axis = all(scope.place_lengths[v.text.text][0] == op.read.name for v in lists.values())
+    readers = [n for n, v in values.items() if roles[n] == "reader" and op.reader.name in v.layout]
+    read = [n for n, v in values.items() if roles[n] == "read" and op.source in v.layout]
+    cut = [values[n].layout[:2] == ("batch", op.reader.name) for n in (*readers, *read)]
+    made = (op.body[id].type.names[:2] for id in op.body.outputs.values())
+    if not own_axis or not all(cut) or any(m != ("batch", op.reader.name) for m in made):
+        return False
+    inner = Names(given)
+    along = {n: inner.fresh(function.arguments[n]) for n in (*readers, *read)}
+    pos, seen = inner.fresh("pos"), f"{along[read[0]]}.shape[1]"
+    passed = [along.get(n, value.text.text) for n, value in values.items()]
+    for place, name in enumerate(values):
+        if name in lists:
+            dim = lists[name].layout.index(op.read.name)
+            passed[place] = call("at_places", Text(along[name]), seen, str(dim)).text
+    passed += [pos if n == "pos" else text for n, text in zip(asked, given, strict=True)]
+    run = f"lambda {', '.join([*along.values(), pos])}: {function.name}({', '.join(passed)})"
+    entering = [_tuple(lists.get(n, values[n]) for n in names) for names in (readers, read)]
+    start = scope.ask(scope.starts.get(op.reader.name, "0"))
+    arguments = [run, *entering, start, _numbers(scope, function.node, function, None)]
+    scope.writer.call(f"{left} = of_some_readers(", arguments, ")")
+    return True
 
 
 def by_tokens(value: Value, op: ir.Attend) -> Value:

@@ -63,7 +63,8 @@ class Scope:
     `packed` that of a table of these. `pasts` are tokens before the first one that the function is
     given, by the op that looks back; `regions` what one call makes, by each of its values;
     `linear` the parameters that are maps of `nn.Linear`, `functions` those of recurrences;
-    `place_lengths` tells of each list of places the dim that it is along, and how long that is.
+    `place_lengths` tells of each list of places the dim that it is along, and how long that is,
+    `lists` of which list truth values are made.
     """
 
     def __init__(self, graph: Graph, emitters: Emitters, file: File, like: str, layer: str):
@@ -100,6 +101,7 @@ class Scope:
         self.functions: dict[int, Any] = {}
         self.linear: Mapping[int, Any] = {}
         self.place_lengths: dict[str, tuple[str, str]] = {}
+        self.lists: dict[str, Value] = {}
         self.fused: dict[int, Fused] = fuse(graph)
         self.uses = self._count_uses()
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from archc.backends.load import load as loaded
 from torch import Tensor
 
 import archc
+from archc.compile import text_of
+from archc.runtime import listings
 from tests.specs.agreement import agree, difference
 from tests.specs.references import sparse
 from tests.specs.references.weights import randomise
@@ -79,6 +83,29 @@ def test_the_loss_of_the_indexer(n: int) -> None:
     wanted = torch.autograd.grad(theirs.sum(), [own[name] for name in index])
     for name, gradient in zip(index, wanted, strict=True):
         assert difference(getattr(layer, name).grad, gradient) < 1e-10
+
+
+def test_some_readers_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files with kernels make what has none of a few readers at a time, and again for gradients;
+    a sequence that goes on as well."""
+    whole = randomise(archc.load("dsa").module(**DSA, dtype=torch.float64), seed=0)
+    file: Any = loaded(text_of(archc.load("dsa").layer, "triton"), "dsa_in_pieces")
+    pieces = file.DSA(**DSA, dtype=torch.float64)
+    pieces.load_state_dict(whole.state_dict())
+    x, align = values(2, 25, 16), values(2, 25)
+    made, run = [], file.dsa_memory_apart
+    monkeypatch.setattr(listings, "PAIRS", 4 * 2 * 25 * DSA["HI"])
+    monkeypatch.setattr(file, "dsa_memory_apart", lambda *given: made.append(0) or run(*given))
+    found, wanted = (
+        [y, loss, *torch.autograd.grad(y.sum() + (loss * loss).sum(), [*layer.parameters()])]
+        for layer in (pieces, whole) for y, loss in [layer(x, align)]
+    )  # fmt: skip
+    assert len(made) == 2 * 7
+    assert max(difference(a, b) for a, b in zip(found, wanted, strict=True)) < 1e-10
+    first, state = pieces(x[:, :9], align[:, :9], return_state=True)
+    rest = pieces(x[:, 9:], align[:, 9:], state)
+    for own, there, all_of_it in zip(first, rest, wanted, strict=False):
+        assert difference(torch.cat([own, there], 1), all_of_it) < 1e-10
 
 
 def test_a_rotation_of_the_indexer_changes_no_choice() -> None:
