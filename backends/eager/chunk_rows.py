@@ -25,12 +25,14 @@ def applied(name: str, *arguments: Text | str) -> Text:
 
 
 def tensor(scope: Scope, id: int) -> Value:
-    """A value as a tensor; a number becomes one."""
+    """A value as a tensor; a number becomes one, which the GPU fills in: to copy it there would
+    wait until all that was launched is done."""
     value = scope.value(id)
     if value.kind != NUMBER:
         return value
     kind = f"device={scope.device}, dtype={scope.dtype}"
-    return Value(call("torch.tensor", value.text, kind), (), KIND_OF[scope.graph[id].type.dtype])
+    made = call("torch.full", "()", value.text, kind)
+    return Value(made, (), KIND_OF[scope.graph[id].type.dtype])
 
 
 def settled(scope: Scope, node: Node, text: Text, have: Sequence[str], kind: str = DATA) -> Value:

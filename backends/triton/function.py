@@ -293,7 +293,7 @@ class KernelFunction(GraphFunction):
         """A value as a tensor with a name."""
         body, value = self.body, self.body.value(id)
         if value.kind == NUMBER:
-            made = f"torch.tensor({value.text}, device={body.device}, dtype={body.dtype})"
+            made = f"torch.full((), {value.text}, device={body.device}, dtype={body.dtype})"
             value = Value(Text(made), (), DATA)
         if not value.bound:
             name = body.names.fresh(body.hint(self.graph[id]))

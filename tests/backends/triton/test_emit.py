@@ -34,6 +34,14 @@ def test_steps_of_a_token_leave_only_parameters_to_the_host() -> None:
     assert left == ["in PyTorch: Reduce, as it looks across what different programs have"]
 
 
+@pytest.mark.parametrize("spec", ["mlstm", "linear_attention"])
+def test_no_number_is_copied_to_the_gpu(spec: str) -> None:
+    """The host would wait for every kernel before it, as mlstm's gradient did twice."""
+    text = text_of(spec)
+    assert re.search(r"torch\.full\(\(\), [^\n]*device=q\.device", text)
+    assert not re.search(r"torch\.tensor\([^\n]*device=", text)
+
+
 def test_a_memory_alone_has_the_kernels_of_its_layer() -> None:
     """`archc bench` and `spec.op` take memories out of their layers."""
     layer = archc.load("delta").layer
