@@ -59,6 +59,7 @@ from archc.schedule.inner import inner_sums
 from archc.schedule.joint_pairs import with_joint_pairs
 from archc.schedule.outer import with_sums_of_rows, without_outer_sums
 from archc.schedule.partition import partition
+from archc.schedule.plain_factors import with_plain_factors
 from archc.schedule.prologue import prologues
 from archc.schedule.quotients import quotients_again
 from archc.schedule.row_scales import with_plain_rows
@@ -205,7 +206,7 @@ def prepared(graph: Graph, heads: Collection[str]) -> Graph:
     """A chunked form as kernels do it best."""
     graph = with_sums_of_rows(without_outer_sums(graph, heads), heads)
     graph = with_joint_pairs(with_sums(with_sums_of_blocks(graph, heads), heads))
-    return with_plain_rows(graph, heads)
+    return with_plain_rows(with_plain_factors(graph, heads), heads)
 
 
 def token_regions(layer: ir.Layer, away: Collection[int] = ()) -> list[RegionKernels | Left]:

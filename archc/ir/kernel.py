@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.graph import Graph, Type
+from archc.ir.graph import Graph, Node, Type
 
 WIDE, NARROW, SUMMED = "wide", "narrow", "summed"
 """How a buffer keeps real numbers: in float32, as the inputs, or so that differences of sums are
@@ -156,7 +156,7 @@ def _entering(graph: Graph, id: int) -> int:
 def warps(kernel: Kernel, read: Iterable[Type], parts: bool) -> int:
     """How many warps a program has that reads values of these types: more where it has much to
     hold. That is a walk back the state and its gradient, or a matrix in float32 or in `parts`, and
-    so what reads two states."""
+    so what reads two states; and products around a quotient, where rows are in float32."""
     if _solves(kernel):
         return 4  # as many as have 16 of 64 rows each: products then leave rows where they are
     if kernel.turn is not None:  # each thread has all rows of an index of what is split
@@ -166,18 +166,34 @@ def warps(kernel: Kernel, read: Iterable[Type], parts: bool) -> int:
     grid = {axis.name for axis in kernel.grid}
     dims = [[a for a in type.axes if a.kind == "dim" and a.name not in grid] for type in read]
     states = [axes for axes in dims if sum(axis.size != ck.CHUNK for axis in axes) > 1]
-    return 8 if len(states) > 1 or parts else 4
+    divided = bool(kernel.in_parts) and _multiplies(kernel)
+    return 8 if len(states) > 1 or parts or divided else 4
+
+
+def made_here(kernel: Kernel) -> list[Node]:
+    """The nodes that a kernel computes from what it loads, operands first."""
+    graph, seen, own = kernel.graph, set[int](), {*kernel.stores.values()}
+    stack = [*own, *(() if kernel.walk is None else graph[kernel.walk].operands)]
+    while stack:
+        id = stack.pop()
+        if id not in seen and (id in own or id not in kernel.loads):
+            seen.add(id)
+            stack += graph[id].operands
+    return [node for node in graph if node.id in seen]
 
 
 def _solves(kernel: Kernel) -> bool:
     """Whether a kernel makes a system's solution turn by turn."""
-    seen, stack = set[int](), [*kernel.stores.values()]
-    while stack:
-        node = kernel.graph[stack.pop()]
-        if node.id in seen or (node.id in kernel.loads and node.id not in kernel.stores.values()):
-            continue
-        if isinstance(node.op, ck.Conjugate):
-            return True
-        seen.add(node.id)
-        stack += () if isinstance(node.op, ir.Recurrence) else node.operands
+    return any(isinstance(node.op, ck.Conjugate) for node in made_here(kernel))
+
+
+def _multiplies(kernel: Kernel) -> bool:
+    """Whether a kernel makes a product of two matrices, whose axes are dims and rows."""
+    grid = {axis.name for axis in kernel.grid}
+    for node in made_here(kernel):
+        if isinstance(node.op, ir.Contract) and len(node.operands) == 2:
+            types = (node.type, *(kernel.graph[o].type for o in node.operands))
+            own = [[a for a in t.axes if a.kind == "dim" and a.name not in grid] for t in types]
+            if all(len(axes) == 2 for axes in own):
+                return True
     return False

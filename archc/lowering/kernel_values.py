@@ -18,7 +18,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir.free_names import marked
 from archc.ir.graph import Node
-from archc.ir.kernel import NARROW, SUMMED, Buffer, Kernel
+from archc.ir.kernel import NARROW, SUMMED, Buffer, Kernel, made_here
 from archc.lowering.about import about
 from archc.lowering.blocks import product_by_blocks
 from archc.lowering.exact import in_two_parts
@@ -434,15 +434,3 @@ class KernelValues(Values):
             own = axis.kind == "batch" and not streams
             found[axis_name(axis.name)] = Index(self.sequence) if own else place[axis.name]
         return found
-
-
-def made_here(kernel: Kernel) -> list[Node]:
-    """The nodes that a kernel computes from what it loads, operands first."""
-    graph, seen, own = kernel.graph, set[int](), {*kernel.stores.values()}
-    stack = [*own, *(() if kernel.walk is None else graph[kernel.walk].operands)]
-    while stack:
-        id = stack.pop()
-        if id not in seen and (id in own or id not in kernel.loads):
-            seen.add(id)
-            stack += graph[id].operands
-    return [node for node in graph if node.id in seen]

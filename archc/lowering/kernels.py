@@ -16,10 +16,10 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node, Type
-from archc.ir.kernel import NEAR, WHOLE, Kernel, warps
+from archc.ir.kernel import NEAR, WHOLE, Kernel, made_here, warps
 from archc.lowering.blocks import part_by_part
 from archc.lowering.chunk_rules import CHUNK_RULES
-from archc.lowering.kernel_values import BACKWARD, CHUNKS, STAGES, KernelValues, Memory, made_here
+from archc.lowering.kernel_values import BACKWARD, CHUNKS, STAGES, KernelValues, Memory
 from archc.lowering.paired import DIMS
 from archc.lowering.turned import Turned, store_in_turn, sums_over
 from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Rules

@@ -13,6 +13,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.kernel import NARROW, WIDE
 from archc.schedule.axes import own_dims, scans_numbers
 from archc.schedule.levels import PAIRED, Levels
+from archc.schedule.row_scales import enters
 from archc.schedule.widths import Widths
 
 ROWS, DIM = 64, 128
@@ -157,13 +158,13 @@ class Kept:
 
     def _scores(self, node: Node) -> bool:
         """Whether a value is a product of two inputs for each pair of rows of a head, masked or
-        decayed. Walks that make what follows on them have no registers left for decays; products
-        that are exact, or lead to a quotient, stay as they are."""
+        decayed. Walks that make what follows on them have no registers left for decays; of what
+        leads to a quotient, programs with parts of a dim would each make them."""
         if isinstance(node.op, ir.Contract) and len(node.operands) == 2:
             rows = all(a.size == ck.CHUNK for a in own_dims(node.type.axes, self.heads))
             given = self.levels.recomputed.issuperset(node.operands)
-            exact = self.widths.exact or self.widths.exact_states
-            return rows and given and {*self.heads} <= {*node.type.names} and not exact
+            divided = bool(self.widths.exact_states)
+            return rows and given and {*self.heads} <= {*node.type.names} and not divided
         operands = [self.graph[operand] for operand in node.operands]
         decayed = any(isinstance(n.op, ir.Elementwise) and n.op.fn == "exp" for n in operands)
         pointwise = isinstance(node.op, ir.Elementwise) and not (decayed and self.levels.fused)
@@ -193,7 +194,8 @@ class Kept:
         count = 1
         for axis in node.type.axes:
             count *= 1 if axis.name in self.heads else self._length(axis)
-        narrow = isinstance(node.op, ir.Input) or self.widths.only_multiplied(id)
+        given = isinstance(node.op, ir.Input) or enters(self.graph, id)
+        narrow = given or self.widths.only_multiplied(id)
         return count * BYTES[NARROW if narrow else WIDE]
 
     def _length(self, axis: Axis) -> int:

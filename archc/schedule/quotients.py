@@ -11,7 +11,8 @@ for the caller, and products with these are exact, whatever the data are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,8 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.schedule.forms import Differentiated, bare, derived, with_forms
 
+DIV = ir.Elementwise("div")
+
 
 def quotients_again(layer: ir.Layer, differentiate: Callable[..., Differentiated]) -> ir.Layer:
     """The layer, its gradients with such quotients computed again."""
@@ -27,10 +30,10 @@ def quotients_again(layer: ir.Layer, differentiate: Callable[..., Differentiated
     def change(form: ck.ChunkForm) -> ck.ChunkForm | None:
         """The form, if its gradient reads a quotient."""
         read = {form.forward.outputs[name] for name in form.saved}
-        if not read & {node.id for node in _quotients(form.forward)}:
+        if not read & {each.id for each in _quotients(form.forward)}:
             return None
         graph = bare(form)
-        never = frozenset(node.id for node in _quotients(graph))
+        never = frozenset(each.id for each in _quotients(graph))
         return derived(form, graph, partial(differentiate, never=never))
 
     return with_forms(layer, change)
@@ -39,10 +42,10 @@ def quotients_again(layer: ir.Layer, differentiate: Callable[..., Differentiated
 def exact_products(graph: Graph) -> frozenset[int]:
     """The products of a gradient that are done in float32 whatever the data are: those that a
     quotient is made of, and sums over a dim of what is divided."""
-    given = [n for n in _quotients(graph) if _states(graph, n.operands[1], ir.Input)]
+    given = [q.id for q in _quotients(graph) if _states(graph, q.below, ir.Input)]
     if not given:
         return frozenset()
-    sums = {product.id for node in given for product in _products_of(graph, node.id)}
+    sums = {product.id for id in given for product in _products_of(graph, id)}
     return _made_of(graph) | sums
 
 
@@ -53,10 +56,37 @@ def exact_states(graph: Graph) -> frozenset[int]:
     return frozenset(states & set(graph.outputs.values()))
 
 
-def _quotients(graph: Graph) -> list[Node]:
+@dataclass(frozen=True)
+class _Quotient:
+    """A value that is divided, `above` by `below`."""
+
+    id: int
+    above: int
+    below: int
+
+
+def _quotients(graph: Graph) -> list[_Quotient]:
     """The quotients whose divisor comes from a state."""
-    every = [n for n in graph if isinstance(n.op, ir.Elementwise) and n.op.fn == "div"]
-    return [n for n in every if _states(graph, n.operands[1], (ir.Input, ir.Result))]
+    found = list[_Quotient]()
+    for node in graph:
+        if node.op == DIV and _states(graph, node.operands[1], (ir.Input, ir.Result)):
+            above, below = node.operands
+            number = not graph[above].type.axes
+            made = [*_multiplied(graph, node.id)] if number else []
+            found += [_Quotient(id, other, below) for id, other in made or [(node.id, above)]]
+    return found
+
+
+def _multiplied(graph: Graph, reciprocal: int) -> Iterator[tuple[int, int]]:
+    """What a reciprocal scales of products over a dim, as it is or bounded, in chunks or under
+    other names: what that gives, and the products."""
+    for user in map(graph.__getitem__, graph.users(reciprocal)):
+        bounded = user.op in (ir.Elementwise("min"), ir.Elementwise("max"))
+        if user.op == ir.Elementwise("mul"):
+            others = [o for o in user.operands if o != reciprocal and _is_product(graph[o])]
+            yield from ((user.id, o) for o in others if _sums_a_dim(graph, graph[o]))
+        elif bounded or isinstance(user.op, ck.Chunks) or len(user.operands) == 1:
+            yield from _multiplied(graph, user.id)
 
 
 def _states(graph: Graph, id: int, kinds: Any) -> set[int]:
@@ -76,10 +106,10 @@ def _made_of(graph: Graph) -> frozenset[int]:
     """The last products before what is divided and what divides it, where both are of states. What
     is divided as a sum of elements is no product: it is added up in float32."""
     found: set[int] = set()
-    for node in _quotients(graph):
-        if _states(graph, node.operands[0], (ir.Input, ir.Result)):
-            above, below = node.operands
-            found |= _last_products(graph, above, sums=False) | _last_products(graph, below)
+    for each in _quotients(graph):
+        if _states(graph, each.above, (ir.Input, ir.Result)):
+            found |= _last_products(graph, each.above, sums=False)
+            found |= _last_products(graph, each.below)
     return frozenset(found)
 
 

@@ -13,12 +13,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+import sympy
+
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.builder import Sharing
 from archc.ir.graph import Graph, Node
 
-MUL, NEG = ir.Elementwise("mul"), ir.Elementwise("neg")
+MUL, NEG, DIV = ir.Elementwise("mul"), ir.Elementwise("neg"), ir.Elementwise("div")
+WHERE, EQUAL = ir.Elementwise("where"), ir.Elementwise("eq")
+
+LARGEST = sympy.Integer(2) ** 127
+"""About the largest number of float32."""
 
 
 def with_plain_rows(graph: Graph, heads: Collection[str]) -> Graph:
@@ -33,24 +39,51 @@ def with_plain_rows(graph: Graph, heads: Collection[str]) -> Graph:
     return new.renumbered(lambda id: places.get(id, id))
 
 
-def factors(b: Sharing, id: int, heads: Collection[str]) -> tuple[int, int | None]:
+def factors(
+    b: Sharing, id: int, heads: Collection[str], divided: bool = False
+) -> tuple[int, int | None]:
     """Rows and their scale, of which a value is the product; a scale lacks a dim of the rows, and
-    rows may be the same for all heads. The value itself and None where it is no such product."""
+    rows may be the same for all heads. `divided`: 1 / d is a scale too. The value itself and None
+    where it is no such product."""
     node = b.graph[id]
-    if node.op == MUL:
-        for rows, scale in (node.operands, node.operands[::-1]):
-            if {*b.names(scale)} - {*heads} < {*b.names(rows)} - {*heads}:
-                inner, other = factors(b, rows, heads)
+    if node.op == MUL or (divided and node.op == DIV):
+        pairs = (node.operands, node.operands[::-1])
+        for rows, by in pairs if node.op == MUL else pairs[:1]:
+            if {*b.names(by)} - {*heads} < {*b.names(rows)} - {*heads}:
+                scale = by if node.op == MUL else _reciprocal(b, by)
+                inner, other = factors(b, rows, heads, divided)
                 return inner, scale if other is None else b.add(MUL, other, scale)
-    if node.op == NEG or isinstance(node.op, ck.Chunks) or _renames(node):
-        inner, scale = factors(b, node.operands[0], heads)
-        moved = None if scale is None else _through(b, node, scale)
-        if moved is not None:
-            return inner if node.op == NEG else _again(b, node, inner), moved
+    if divided and (value := _guarded(b.graph, node)) is not None:
+        inner, scale = factors(b, value, heads, divided)
+        if inner == b.graph[node.operands[0]].operands[0]:
+            return inner, scale
+    if node.op == NEG or isinstance(node.op, ck.Chunks) or renames(node):
+        inner, scale = factors(b, node.operands[0], heads, divided)
+        through = None if scale is None else _through(b, node, scale)
+        if through is not None:
+            return inner if node.op == NEG else _again(b, node, inner), through
     return id, None
 
 
-def _renames(node: Node) -> bool:
+def _reciprocal(b: Sharing, id: int) -> int:
+    """1 / d, which is finite where d is 0: what is divided is 0 there, or not finite as it was."""
+    found = b.fn("div", b.number(1), id)
+    if not b.names(id):
+        return found
+    return b.fn("max", b.fn("min", found, b.number(LARGEST)), b.number(-LARGEST))
+
+
+def _guarded(graph: Graph, node: Node) -> int | None:
+    """The value in a choice that gives 0 where another value is 0."""
+    if node.op != WHERE:
+        return None
+    condition, zero, value = (graph[each] for each in node.operands)
+    compared = [zero, graph[condition.operands[1]]] if condition.op == EQUAL else []
+    zeros = [isinstance(each.op, ir.Constant) and each.op.value == 0 for each in compared]
+    return value.id if zeros == [True, True] else None
+
+
+def renames(node: Node) -> bool:
     """Whether a node gives axes other names, or another order, and does nothing else."""
     op = node.op
     if not isinstance(op, ir.Contract) or len(op.ins) != 1:
@@ -65,23 +98,31 @@ def _through(b: Sharing, node: Node, scale: int) -> int | None:
         return b.add(NEG, scale)
     if isinstance(op, ck.Chunks):
         along = op.stream in names and (op.steps is None or op.steps in names)
-        return b.add(op, scale) if along and not op.fill else None
+        along = along or not names
+        return (b.add(op, scale) if names else scale) if along and not op.fill else None
     return _again(b, node, scale)
 
 
 def _again(b: Sharing, node: Node, part: int) -> int:
     """An op on a part of its operand, which may lack axes of it."""
-    if not isinstance(node.op, ir.Contract):
-        return b.add(node.op, part)
-    label_of = dict(zip(b.names(node.operands[0]), node.op.ins[0], strict=True))
+    renamed = isinstance(node.op, ir.Contract)
+    return moved(b, node, 0, part) if renamed else b.add(node.op, part)
+
+
+def moved(b: Sharing, node: Node, place: int, part: int) -> int:
+    """A value with some axes of an operand of a contraction, under their names in the result."""
+    label_of = dict(zip(b.names(node.operands[place]), node.op.ins[place], strict=True))
     labels = tuple(label_of[name] for name in b.names(part))
-    return b.add(ir.Contract((labels,), tuple(e for e in node.op.out if e[0] in labels)), part)
+    out = tuple(each for each in node.op.out if each[0] in labels)
+    kept = tuple(zip(labels, b.names(part), strict=True))
+    alike = tuple((label, axis.name) for label, axis in out) == kept
+    return part if alike else b.add(ir.Contract((labels,), out), part)
 
 
-def _enters(graph: Graph, id: int) -> bool:
+def enters(graph: Graph, id: int) -> bool:
     """Whether rows are those that the caller has, in chunks."""
     node = graph[id]
-    while _renames(node):
+    while renames(node):
         node = graph[node.operands[0]]
     return isinstance(node.op, ck.Chunks) and isinstance(graph[node.operands[0]].op, ir.Input)
 
@@ -121,7 +162,7 @@ class _Walk:
     def _rows(self, name: str) -> bool:
         """Rows without their scale, if products alone read them."""
         rows, scale = factors(self.outside, self.captured[name], self.heads)
-        if scale is None or not _enters(self.graph, rows):
+        if scale is None or not enters(self.graph, rows):
             return False
         old = self.inputs[name]
         used = [self.body[user] for user in self.body.users(old)]
@@ -129,28 +170,14 @@ class _Walk:
         names = {*self.graph[scale].type.names} - stream
         left = {*self.graph[rows].type.names} - stream
         if old in self.body.outputs.values() or not all(
-            _scales(self.body, user, old, left, names) for user in used
+            can_scale(self.body, user, old, left, names) for user in used
         ):
             return False
         plain = self._input(f"{name}_rows", rows)
         factor = self._input(f"{name}_scale", scale)
         for user in used:
-            self.body.substitute(user.id, self._scaled(user, old, plain, factor))
+            self.body.substitute(user.id, scaled(self.inside, user, old, plain, factor))
         return True
-
-    def _scaled(self, user: Node, old: int, plain: int, factor: int) -> int:
-        """A product of scaled rows, as one of the rows."""
-        b, place = self.inside, user.operands.index(old)
-        kept = {label for label, _ in user.op.out}
-        labels = dict(zip(b.names(old), user.op.ins[place], strict=True))
-        operands = [plain if o == old else o for o in user.operands]
-        ins = list(user.op.ins)
-        ins[place] = tuple(labels[name] for name in b.names(plain))
-        product = replace(user.op, ins=tuple(ins))
-        if all(labels[name] in kept for name in b.names(factor)):
-            return b.add(MUL, b.add(product, *operands), factor)
-        operands[1 - place] = b.add(MUL, operands[1 - place], factor)
-        return b.add(product, *operands)
 
     def _put(self) -> None:
         """The walk with what is captured now."""
@@ -171,7 +198,22 @@ class _Walk:
             self.places[made] = user
 
 
-def _scales(graph: Graph, user: Node, scaled: int, rows: set[str], names: set[str]) -> bool:
+def scaled(b: Sharing, user: Node, old: int, plain: int, factor: int) -> int:
+    """A product of scaled rows, as one of the rows."""
+    place = user.operands.index(old)
+    kept = {label for label, _ in user.op.out}
+    labels = dict(zip(b.names(old), user.op.ins[place], strict=True))
+    operands = [plain if o == old else o for o in user.operands]
+    ins = list(user.op.ins)
+    ins[place] = tuple(labels[name] for name in b.names(plain))
+    product = replace(user.op, ins=tuple(ins))
+    if all(labels[name] in kept for name in b.names(factor)):
+        return b.add(MUL, b.add(product, *operands), factor)
+    operands[1 - place] = b.add(MUL, operands[1 - place], factor)
+    return b.add(product, *operands)
+
+
+def can_scale(graph: Graph, user: Node, scaled: int, rows: set[str], names: set[str]) -> bool:
     """Whether a node is a product of `scaled` and something else, whose result or whose other side
     can be scaled along the axes of these names instead; `rows` are the axes that are left then."""
     op = user.op
