@@ -19,23 +19,26 @@ from archc.parallel.mesh import Ranks
 
 
 class _Gather(torch.autograd.Function):
-    """Flat values of all processes, in the order of their ranks, and the anchor as it came."""
+    """The anchor as it came, and the parts, of some sizes, of a flat value of every process, in the
+    order of their ranks."""
 
     @staticmethod
-    def forward(ctx: Any, ranks: Ranks, what: str, anchor: Tensor, flat: Tensor) -> Any:
+    def forward(
+        ctx: Any, ranks: Ranks, what: str, sizes: list[int], anchor: Tensor, flat: Tensor
+    ) -> Any:
         ctx.ranks, ctx.what = ranks, what
         every = flat.new_empty(ranks.count * flat.numel())
         ranks.ask(what, lambda: dist.all_gather_into_tensor(every, flat, group=ranks.group))
-        return anchor.view_as(anchor), every.view(ranks.count, -1)
+        return anchor.view_as(anchor), *every.split(sizes * ranks.count)
 
     @staticmethod
     def backward(ctx: Any, *arriving: Tensor) -> Any:
-        d_anchor, d_every = arriving
+        d_anchor, *d_parts = arriving
         ranks, what = ctx.ranks, f"the gradient of {ctx.what}"
-        own = torch.empty_like(d_every[0])
-        every = d_every.contiguous().flatten()
+        every = torch.cat(d_parts)
+        own = every.new_empty(len(every) // ranks.count)
         ranks.ask(what, lambda: dist.reduce_scatter_tensor(own, every, group=ranks.group))
-        return None, None, d_anchor, own
+        return None, None, None, d_anchor, own
 
 
 def gathered(
@@ -46,15 +49,15 @@ def gathered(
     same on all of them."""
     found: list[list[Tensor]] = [[*values] for _ in range(ranks.count)]
     for places in alike(values):
-        flat = flattened([values[i] for i in places])
+        flat, sizes = flattened([values[i] for i in places]), [values[i].numel() for i in places]
         if flat.is_floating_point():
-            anchor, every = _Gather.apply(ranks, what, anchor, flat)
+            anchor, *parts = _Gather.apply(ranks, what, sizes, anchor, flat)
         else:
-            every = told(ranks, what, flat)
-        for own, row in zip(found, every, strict=True):
-            parts = row.split([values[i].numel() for i in places])
-            for i, part in zip(places, parts, strict=True):
-                own[i] = part.to(values[i].dtype).view(values[i].shape)
+            parts = [part for row in told(ranks, what, flat) for part in row.split(sizes)]
+        for n, part in enumerate(parts):
+            i = places[n % len(places)]
+            own = part.to(values[i].dtype).view(values[i].shape)
+            found[n // len(places)][i] = own
     return anchor, [tuple(own) for own in found]
 
 
@@ -65,25 +68,26 @@ def alike(values: Sequence[Tensor]) -> list[list[int]]:
 
 
 def flattened(values: Sequence[Tensor]) -> Tensor:
-    """Values of one kind, one after the other, in a dtype for all."""
+    """Values of one kind, one after the other, in a dtype for all; one alone is not copied."""
     dtype = values[0].dtype
     for each in values[1:]:
         dtype = torch.promote_types(dtype, each.dtype)
-    return torch.cat([each.to(dtype).flatten() for each in values])
+    flat = [each.to(dtype).flatten() for each in values]
+    return torch.cat(flat) if len(flat) > 1 else flat[0]
 
 
 class _Moved(torch.autograd.Function):
     """Halves of parts of the sequence on the processes that compute them, or from there back."""
 
     @staticmethod
-    def forward(ctx: Any, ranks: Ranks, what: str, back: bool, halves: Tensor) -> Tensor:
+    def forward(ctx: Any, ranks: Ranks, what: str, back: bool, *halves: Tensor) -> Any:
         ctx.ranks, ctx.what, ctx.back = ranks, what, back
         return moved_halves(ranks, what, back, halves)
 
     @staticmethod
     def backward(ctx: Any, *arriving: Tensor) -> Any:
         what = f"the gradient of {ctx.what}"
-        return None, None, None, moved_halves(ctx.ranks, what, not ctx.back, arriving[0])
+        return None, None, None, *moved_halves(ctx.ranks, what, not ctx.back, arriving)
 
 
 def halves_of(ranks: Ranks) -> tuple[int, int]:
@@ -92,8 +96,10 @@ def halves_of(ranks: Ranks) -> tuple[int, int]:
     return ranks.rank, 2 * ranks.count - 1 - ranks.rank
 
 
-def moved_halves(ranks: Ranks, what: str, back: bool, halves: Tensor) -> Tensor:
-    """The halves [2, n] that this process computes, from those of its part, or with `back` the
+def moved_halves(
+    ranks: Ranks, what: str, back: bool, halves: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """The two halves [n] that this process computes, from those of its part, or with `back` the
     other way."""
     last = 2 * ranks.count - 1
     home, away = (2 * ranks.rank, 2 * ranks.rank + 1), halves_of(ranks)
@@ -108,7 +114,7 @@ def moved_halves(ranks: Ranks, what: str, back: bool, halves: Tensor) -> Tensor:
         for each, side in ((arriving, back), (sent, not back))
     ]
     ranks.ask(what, lambda: dist.all_to_all_single(found, given, *counts, group=ranks.group))
-    return torch.stack([found[arriving.index(n)] for n in want])
+    return tuple(found[arriving.index(n)] for n in want)
 
 
 def moved(
@@ -119,7 +125,7 @@ def moved(
     found = [[*pair] for pair in values]
     for places in alike([first for first, _ in values]):
         rows = [flattened([values[i][n] for i in places]) for n in (0, 1)]
-        made = _Moved.apply(ranks, what, back, torch.stack(rows))
+        made = _Moved.apply(ranks, what, back, *rows)
         for n, row in enumerate(made):
             parts = row.split([values[i][n].numel() for i in places])
             for i, part in zip(places, parts, strict=True):

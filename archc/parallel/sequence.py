@@ -108,18 +108,19 @@ def in_halves(
     read, half = [*fields], values[places[0]].shape[1] // 2
     at = read[anchor_of([values[i] for i in read])]
     what = f"the tokens that {layer.name} reads"
-    _, every = gathered(ranks, what, values[at], [values[i] for i in read])
-    blocks = {i: [b for row in every for b in row[n].split(half, 1)] for n, i in enumerate(read)}
+    own = [part for i in read for part in values[i].split(half, 1)]
+    _, every = gathered(ranks, what, values[at], own)
+    blocks = {i: [b for row in every for b in row[2 * n : 2 * n + 2]] for n, i in enumerate(read)}
     readers = [i for i in places if i not in fields]
     what = f"the tokens that {layer.name} computes"
     here = moved(ranks, what, False, [values[i].split(half, 1) for i in readers])
     made = []
     for n, block in enumerate(halves_of(ranks)):
-        own = dict(enumerate(values)) | {i: blocks[i][block] for i in read}
-        own |= {i: pair[n] for i, pair in zip(readers, here, strict=True)}
+        inner = dict(enumerate(values)) | {i: blocks[i][block] for i in read}
+        inner |= {i: pair[n] for i, pair in zip(readers, here, strict=True)}
         earlier = {name: _joined(blocks[i][:block], blocks[i][0]) for i, name in fields.items()}
         state = with_position(first._replace(**earlier), block * half)
-        made.append(call([own[i] for i in range(len(values))], state))
+        made.append(call([inner[i] for i in range(len(values))], state))
     pairs = moved(ranks, f"outputs of {layer.name}", True, [*zip(*made, strict=True)])
     return tuple(torch.cat(pair, 1) for pair in pairs)
 
