@@ -190,7 +190,8 @@ def _of_kinds(table: Table, config: Mapping[str, Any], sizes: dict[str, Any]) ->
         word = _word(kinds, config)
         needed = kinds.sizes[word]
         if missing := [name for name in needed if name not in sizes]:
-            lacks = ", ".join(f"`{table.sizes[name][0]}`" for name in missing)  # type: ignore[index]
+            places = [table.sizes[name] for name in missing]
+            lacks = ", ".join(f"`{x[0] if isinstance(x, list) else x}`" for x in places)
             why = f"its `{kinds.paths[0]}` is {word!r}, and it lacks {lacks}"
             raise fail("E0042", "the checkpoint says too little", notes=(why,))
         sizes = {k: v for k, v in sizes.items() if k in needed or k not in kinds.known}
