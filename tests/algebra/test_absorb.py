@@ -110,10 +110,12 @@ def per_token_products(op: ir.Attend) -> list[ir.Node]:
 def test_latent_attention_keeps_its_latent(name: str) -> None:
     before = layer_of_spec(name)
     after = absorb(before)
-    (node,) = [n for n in pairs(after) if n.op.decode is not None]
-    reads = [name for name, role in node.op.captures if role == "read"]
-    assert reads == ["c", "k_r"]
-    assert not per_token_products(node.op)
+    node, *losses = [n for n in pairs(after) if n.op.decode is not None]
+    for each in (node, *losses):
+        reads = {name for name, role in each.op.captures if role == "read"}
+        assert reads == {"c", "k_r"} | ({"ki"} if each is not node else set())
+        assert not per_token_products(each.op)
+    assert len(losses) == (name == "dsa")
     agree(before, after, decoding(after))
 
 
