@@ -43,7 +43,7 @@ def product_by_blocks(
         return product(v, node, a, b, found)
     elements = sympy.Mul(*(dim.length for dim in tiles[large[0]].tile.dims))
     most = WHOLE_EXACT if v.is_exact(node) else WHOLE
-    with v.k.branch(v.k.at_most(elements, most)) as whole, v.inner():
+    with v.k.branch(held_whole(v, elements, most)) as whole, v.inner():
         made = product(v, node, a, b, found)
         if isinstance(made, Refusal):
             return made
@@ -62,6 +62,11 @@ def product_by_blocks(
             turn.next(turn.carried[0] + done.tile.ordered(*made.labels))
         blocks.give(turn.results[0])
     return replace(made, tile=whole.results[0])
+
+
+def held_whole(v: KernelValues, elements: sympy.Expr, most: int) -> Tile:
+    """Whether a program may hold a matrix of so many elements at once."""
+    return v.k.noted(v.k.at_most(elements, most), f"a program holds {most} numbers of one at once")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node, Type
 from archc.ir.kernel import NEAR, WHOLE, Kernel, made_here, warps
-from archc.lowering.blocks import part_by_part
+from archc.lowering.blocks import held_whole, part_by_part
 from archc.lowering.chunk_rules import CHUNK_RULES
 from archc.lowering.kernel_values import BACKWARD, CHUNKS, STAGES, KernelValues, Memory
 from archc.lowering.paired import DIMS
@@ -175,7 +175,7 @@ class _Kernel:
             self._write(name, node, x, place)
             return None
         elements = sympy.Mul(*(dim.length for dim in x.tile.dims))
-        with v.k.branch(v.k.at_most(elements, WHOLE)) as whole, v.inner():
+        with v.k.branch(held_whole(v, elements, WHOLE)) as whole, v.inner():
             self._write(name, node, x, place)
         with v.k.otherwise(whole), v.inner(), part_by_part(v, axis, axis.name) as (_, index):
             there = {**place, axis.name: index}

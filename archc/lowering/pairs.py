@@ -164,7 +164,8 @@ def _part_by_part(p: Products, zeros: Sequence[Tile]) -> tuple[tuple[Tile, ...],
     parts, worst = p.parts[0], none
     if p.ends is not None:
         hard = _beyond(p.ends, p.operand, k).named("hard_ends")
-        parts, worst = k.where(hard, 0, k.lift(parts, "i32")), k.where(hard, 2 * LIMIT, none)
+        beyond = (2 * k.lift(_limit_of(p.operand, k))).hinted("beyond")
+        parts, worst = k.where(hard, 0, k.lift(parts, "i32")), k.where(hard, beyond, none)
     start = *zeros, *[none] * sum(p.own), worst.named("worst")
     if p.tree_alone is not None:
         parts = k.where(p.tree_alone, 0, k.lift(parts, "i32"))
@@ -386,7 +387,8 @@ def _limit_of(operand: str, k: Composer) -> Tile | float:
         return NARROW_LIMIT
     if operand in ("bf16", "f32", "f64"):
         return LIMIT
-    return k.where(k.chosen(operand, "f16"), NARROW_LIMIT, LIMIT).hinted("limit")
+    made = k.where(k.chosen(operand, "f16"), NARROW_LIMIT, LIMIT).hinted("limit")
+    return k.noted(made, f"exp of no more than this, of either sign, has room in {operand}")
 
 
 def _near(d: Decays, x: Tile, factor: Tile) -> Tile:

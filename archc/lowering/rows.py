@@ -70,7 +70,7 @@ def sums(v: Values, node: Node, place: Place) -> Made:
         x = v.over(x, (*place[op.axis].at.dims, *x.tile.dims))
     added = x.tile
     if op.gates:
-        added = v.k.apply("max", added.to("f32"), ck.LEAST_GATE).to(v.numbers.sums)
+        added = _of_gates(v, added.to("f32"))
     if len(x.labels) == 2 and not op.gates and _is_product(v, operand):
         other = next(label for label in x.labels if label != op.axis)
         x = replace(x.ordered(op.axis, other), product=True)
@@ -166,6 +166,12 @@ def spans(v: Values, node: Node, place: Place) -> Made:
     return Padded(v.k.apply("where", seen, total, NEVER, dims_in=(row, col)))
 
 
+def _of_gates(v: Values, g: Tile) -> Tile:
+    """Log gates as they are summed where differences of sums are wanted."""
+    least = v.k.noted(v.k.apply("max", g, ck.LEAST_GATE), f"exp of {ck.LEAST_GATE:.0f} is 0")
+    return least.to(v.numbers.sums)
+
+
 def _only_in_exp(v: Values, node: Node) -> bool:
     """Whether nothing but exp is wanted of a value."""
     graph = v.frame.graph
@@ -175,7 +181,7 @@ def _only_in_exp(v: Values, node: Node) -> bool:
 
 def _difference(v: Values, g: Tile, row: str, col: str, exclusive: bool) -> Tile:
     """The spans of all pairs as differences."""
-    gates = v.k.apply("max", g, ck.LEAST_GATE).to(v.numbers.sums)
+    gates = _of_gates(v, g)
     total = v.title(gates.scan("sum", row), "gate_sums")
     until = total - gates if exclusive else total
     return v.k.apply("sub", until, total.along(**{row: col}), dims_in=(row, col)).to("f32")

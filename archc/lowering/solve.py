@@ -70,7 +70,8 @@ def inverse(
         every = Dim("every", given.length**2)  # sums of sums make Triton 3.6 fail for sm_100
         outside = k.where(k.apply("abs", made) < LARGEST, 0, 1).shaped(every).sum("every") > 0
         outside = outside if operand == "f16" else outside & k.chosen(operand, "f16")
-        with k.branch(outside.named("outside")) as beyond:
+        outside = outside.named("outside", f"beyond {LARGEST:.0f} squares have no room in f16")
+        with k.branch(outside) as beyond:
             beyond.give(_inverse(given, "f32", "tf32"))
         with k.otherwise(beyond) as within:
             within.give(made)

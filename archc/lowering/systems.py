@@ -48,7 +48,9 @@ def unit_lower_inverse(v: Values, A: Tile, row: str, col: str, levels: sympy.Exp
     if numbers.solve == "f32":
         return made
     outside = k.where(k.apply("abs", made) < LARGEST, 0.0, 1.0).max(col).max(row) > 0.0
-    with k.branch((outside & k.chosen(numbers.solve, "f16")).named("outside")) as beyond:
+    outside = outside & k.chosen(numbers.solve, "f16")
+    outside = outside.named("outside", f"beyond {LARGEST:.0f} squares have no room in f16")
+    with k.branch(outside) as beyond:
         beyond.give(_doubled(v, A, row, col, levels, "f32", "tf32", again=True))
     with k.otherwise(beyond) as within:
         within.give(made)

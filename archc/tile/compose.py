@@ -212,13 +212,15 @@ class Composer:
 
     def named(self, tile: Tile, name: str, note: str = "") -> Tile:
         """Give the statement that made a value a name and an equation."""
+        self._rename(tile.value, name)
+        return self.noted(tile, note) if note else tile
+
+    def noted(self, tile: Tile, note: str) -> Tile:
+        """Give the statement that made a value an equation, or a word on a number in it."""
         for block in reversed(self._open):
             for place, found in enumerate(block.statements):
                 if tile.value in found.results:
-                    self._rename(tile.value, name)
-                    block.statements[place] = _with_note(found, note or found.note)
-                    return tile
-        self._rename(tile.value, name)  # what a loop carries
+                    block.statements[place] = _with_note(found, note)
         return tile
 
     def _rename(self, value: lang.Value, name: str) -> None:

@@ -107,19 +107,37 @@ class ChunkedFunction(RecurrenceFunction):
             function.packed = self.packed and not any(each.alone for each in every)
         if backward is not None:
             forward.gaps |= _passed(backward.graph, backward.gaps, forward.graph)
-        both = self._forward(forward), self._backward(backward)
-        self.inference = None if infer is None else self._forward(infer)
-        return both
+        if infer is None:
+            self.inference = None
+            return self._forward(forward), self._backward(backward)
+        made, brief = (each.filled(self._returned_by(each)) for each in (forward, infer))
+        joined = forward.begins_as(infer, made, brief)
+        self.needed[forward.name] = forward.define(self._title(forward), made)
+        if joined:
+            infer.extra = forward.extra
+        else:
+            self.needed[infer.name] = infer.define(self._title(infer), brief)
+        self.inference = infer
+        return forward, self._backward(backward)
 
     def _forward(self, function: GraphFunction) -> GraphFunction:
         """The chunked form, written."""
-        graph = self.form.forward
-        names = [name for name in self.form.saved if name in function.graph.outputs]
-        saved = {name: graph[graph.outputs[name]].type.names for name in names}
-        title = f"{self._listed()} by chunks of tokens"
-        title += ", and what the gradient needs." if saved else "."
-        self.needed[function.name] = function.write({**self.outputs, **saved}, title)
+        outputs = self._returned_by(function)
+        self.needed[function.name] = function.write(outputs, self._title(function))
         return function
+
+    def _returned_by(self, function: GraphFunction) -> dict[str, Sequence[str]]:
+        """The layouts of what a chunked form returns: results, and what is saved, if it is."""
+        graph, made = self.form.forward, function.graph.outputs
+        saved = {n: graph[graph.outputs[n]].type.names for n in self.form.saved if n in made}
+        return {**self.outputs, **saved}
+
+    def _title(self, function: GraphFunction) -> str:
+        title = f"{self._listed()} by chunks of tokens"
+        if self._returned_by(function).keys() == self.outputs.keys():
+            return f"{title}."
+        asked = ", if it is to `keep` that" * function.keeps
+        return f"{title}, and what the gradient needs{asked}."
 
     def _gradient(self, kind: str) -> GraphFunction | None:
         """The function of the gradients, to be written."""

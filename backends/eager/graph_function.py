@@ -38,6 +38,8 @@ class GraphFunction:
     """The decorator of the function."""
 
     packed, alone = False, ""
+    keeps = False
+    """Whether an argument says if what a gradient needs is wanted."""
     gaps: frozenset[int] = frozenset()
 
     def __init__(
@@ -106,9 +108,17 @@ class GraphFunction:
 
         What it needs besides its arguments: its name here, and how its caller has it.
         """
-        body, writer, self.returned = self.body, Writer(), outputs
+        return self.define(title, self.filled(outputs))
+
+    def filled(self, outputs: Mapping[str, Sequence[str]]) -> list[str]:
+        """Write the lines of the body; the outputs with these layouts."""
+        self.returned = outputs
         self.fill()
-        made = [self._output(name, layout) for name, layout in outputs.items()]
+        return [self._output(name, layout) for name, layout in outputs.items()]
+
+    def define(self, title: str, made: list[str]) -> dict[str, str]:
+        """Append the function, whose body is there, to the file."""
+        body, writer = self.body, Writer()
         head = self._head(words([*body.writer.lines, *made]))
         body.asked.discard("chunk")
         self.extra = dict(zip(*extra_arguments(self.scope, body), strict=True))

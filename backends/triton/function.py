@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import sympy
 from archc.backends.eager.graph_function import GraphFunction
@@ -18,7 +19,7 @@ from archc.backends.triton.packed import read_by_chunks, why_alone
 from archc.backends.triton.program_launch import add_program
 from archc.backends.triton.schedule import Schedule, written
 from archc.backends.triton.segments import Launch, from_zero, launch_walk
-from archc.backends.writer import Writer
+from archc.backends.writer import INDENT, Writer
 
 from archc.dims import Axis
 from archc.ir import chunk as ck
@@ -26,7 +27,7 @@ from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK, is_end
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Buffer, loaded_by_walk
-from archc.ir.value_names import is_saved, primal
+from archc.ir.value_names import is_saved, primal, unsaved
 from archc.lowering.paired import DIMS, DIMS_OF_A_PART
 
 TORCH = {"int": "torch.int32", "bool": "torch.bool"}
@@ -59,6 +60,9 @@ class KernelFunction(GraphFunction):
         self.entering: list[str] = []
         self.settings: dict[tuple[str, ...], str] = {}
         self.flags: list[str] = []
+        self.marks: list[int] = []
+        self.keeping: list[str] = []
+        self.body.writer.margin += len(INDENT) * fused  # it may stand in a branch
         self.alone = why_alone(self.graph, self.plan, stream)
         self.gaps = read_by_chunks(self.graph, self.plan)
         self.sequences = self.body.names.fresh("sequences")
@@ -92,20 +96,48 @@ class KernelFunction(GraphFunction):
 
     def fill(self) -> None:
         """The launches; PyTorch's lines come where a kernel or an output asks for them."""
-        self._note()
         self.body.packed = "sequence_rows" if self.packed else ""
         for place, each in enumerate(self.kernels):
             if each.kernel.walk is None:
                 title = self.add_kernel(each)
-                self.launch(each, title, Launch(self._arguments(each), self._rows(each)))
+                self.launch(each, title, Launch(self.arguments_of(each), self._rows(each)))
             else:
                 found = self.schedule.segments(each.kernel, self.stream)
                 walk = from_zero(self, each, found)
-                title = self.add_kernel(walk)
-                launch_walk(
-                    self, walk, title, found, Launch(self._arguments(walk), self._rows(walk))
-                )
+                launch_walk(self, walk, self.add_kernel(walk), found, self._rows(walk))
             self._leave(place)
+            self.mark()
+
+    def mark(self) -> None:
+        """Note that a step ends here."""
+        self.marks.append(len(self.body.writer.lines))
+
+    def begins_as(self, brief: KernelFunction, made: list[str], own: list[str]) -> bool:
+        """Whether one that keeps nothing, and returns `own`, begins with the same steps: then it
+        becomes a branch of this one, which returns `made`."""
+        mine, its = self.body.writer.lines, brief.body.writer.lines
+        steps = zip(self.marks, brief.marks, strict=False)
+        same = [*takewhile(lambda at: _words(mine[: at[0]]) == _words(its[: at[1]]), steps)]
+        if not same or _frame(self) != _frame(brief):
+            return False
+        here, there = same[-1]
+        lines = Writer()
+        lines.include(mine[:here])
+        with lines.block("if not keep:"):
+            lines.include(its[there:])
+            lines.returns(own)
+        lines.include(mine[here:])
+        self.body.writer.lines, self.body.asked = lines.lines, self.body.asked | brief.body.asked
+        self.entering += [each for each in brief.entering if each not in self.entering]
+        self.last, self.keeps = (*self.last, "keep"), True
+        self.keeping, brief.keeping, brief.name = ["True"], ["False"], self.name
+        self._note(f", {len(brief.kernels)} where nothing is kept for a gradient")
+        return True
+
+    def define(self, title: str, made: list[str]) -> dict[str, str]:
+        if not self.keeps:
+            self._note()
+        return super().define(title, made)
 
     def _leave(self, place: int) -> None:
         """The line that gives the memory back of what no kernel after this one reads: what PyTorch
@@ -135,10 +167,10 @@ class KernelFunction(GraphFunction):
         inference often are; its name there."""
         return add_program(self.scope.file, made.lowered.program)
 
-    def _note(self) -> None:
+    def _note(self, more: str = "") -> None:
         """Note this function at the head of the file."""
         count = len(self.kernels)
-        lines = [f"    {self.name}: {count} kernel{'s' * (count != 1)}"]
+        lines = [f"    {self.name}: {count} kernel{'s' * (count != 1)}{more}"]
         for op, why in dict.fromkeys(
             (type(self.graph[id].op).__name__, why)
             for id, why in sorted(self.plan.fallback.items())
@@ -186,12 +218,14 @@ class KernelFunction(GraphFunction):
             *(f"    {line}" for line in [*counted, f"{self.sequences} = len(sequence_rows)"]),
         ]
 
-    def _arguments(self, made: KernelProgram) -> dict[str, str]:
-        """Tensors by name, after the lines that make room for results."""
+    def arguments_of(self, made: KernelProgram, later: Collection[str] = ()) -> dict[str, str]:
+        """Tensors by name, after the lines that make room for results, but for those of `later`."""
         kernel = made.kernel
         written = {**kernel.stores, **{name: self.nodes[name] for name in kernel.ends.values()}}
         arguments = {}
         for name, node in made.arguments.items():
+            if name in later:
+                continue
             if name in written:
                 self._buffer(self.buffers[name], written[name])
             arguments[name] = self._dense(node.id)
@@ -234,7 +268,7 @@ class KernelFunction(GraphFunction):
                 sizes = [self._loaded_length(made, axis) for axis in axes]
                 each = f"{launch.arguments[name]}.element_size()"
                 found += count * [" * ".join([*sizes, each])]
-        return found
+        return sorted(found)
 
     def _loaded_length(self, made: KernelProgram, axis: Axis) -> str:
         """How long a matrix is along an axis that a walk loads it along."""
@@ -307,7 +341,7 @@ class KernelFunction(GraphFunction):
         body = self.body
         if id in body.values:
             return
-        name = body.names.fresh(pointer(buffer.name))
+        name = body.names.fresh(pointer(unsaved(buffer.name)))
         kind = TORCH.get(buffer.type.dtype) or self._dtype(buffer)
         streams = [axis for axis in buffer.type.axes if axis.kind == "stream"]
         shape = ", ".join(self.length(axis, bool(streams)) for axis in buffer.type.axes)
@@ -380,3 +414,15 @@ class KernelFunction(GraphFunction):
             block = f"block_of({self.size(split.size)}, {self.most(made)})"
             found.insert(0, f"-(-{self.body.size(split.size).at(UNARY)} // {block})")
         return " * ".join(found) or "1"
+
+
+def _words(lines: Sequence[str]) -> str:
+    """Lines, however they are broken."""
+    return "".join("".join(lines).split())
+
+
+def _frame(function: KernelFunction) -> tuple[object, ...]:
+    """The names that steps of a function take from around them."""
+    body = function.body
+    return (function.arguments, function.counts, function.sequences, body.head, body.lengths,
+            body.sizes, function.packed)  # fmt: skip

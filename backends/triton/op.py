@@ -71,6 +71,6 @@ class KernelOp(Op):
     def launched(self, writer: Writer, saved: int) -> None:
         """The line that returns what kernels make, the last of it in one row."""
         one = "[0]" if len(self.results) == 1 else ""
-        fast = [*self.fast.arguments.values(), *self.fast.extra, *self.options]
+        fast = [*self.fast.arguments.values(), *self.fast.extra, *self.options, *self.fast.keeping]
         before, after = (f"flat({saved}, ", ")") if saved else ("", one)
         writer.call(f"return {before}{self._present(self.fast)}(", fast, f"){after}")

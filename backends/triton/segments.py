@@ -81,13 +81,15 @@ def _program(function: KernelFunction, found: Segments, kernel: Kernel) -> Kerne
 
 
 def launch_walk(
-    function: KernelFunction, made: KernelProgram, title: str, found: Segments | str, whole: Launch
+    function: KernelFunction, made: KernelProgram, title: str, found: Segments | str, rows: str
 ) -> None:
     """The lines that launch a walk: whole, or in segments, if it can, where that is faster."""
     if isinstance(found, str):
-        function.launch(made, title, whole)
-    else:
-        _Segments(function, made, title, found, whole).write()
+        function.launch(made, title, Launch(function.arguments_of(made), rows))
+        return
+    later = () if found.again is not None else made.kernel.stores
+    whole = Launch(function.arguments_of(made, later), rows)
+    _Segments(function, made, title, found, whole).write()
 
 
 class _Segments:
@@ -105,15 +107,17 @@ class _Segments:
         self.rows, self.walks = self.fresh("walk_rows"), self.fresh("walks")
         self.joined, self.segment = self.fresh("join_rows"), self.fresh("segment")
         self.redirected = {**found.starts, **found.lasts}
-        self.loaded = function.loaded(made, whole)  # its parts load no more: so there is room
         self.chosen: dict[str, str] = {}
+        self.parts = [self._made(kernel) for kernel in found.ends]
+        target, given = self._standing_in(self.parts[0])
+        self.loaded = function.loaded(target.made, Launch(given, ""))  # the others load no more
 
     def write(self) -> None:
         """All lines."""
         function, writer, whole = self.function, self.writer, self.whole
         sequences = function.length(self._batch(), False)
         self._decide(sequences)
-        function.name_settings(self.made, self.loaded)
+        function.name_settings(self._standing_in(self.parts[0])[0].made, self.loaded)
         if self.found.again is not None:
             with writer.block(f"if {self.segment}:"):
                 self._join(sequences)
@@ -126,7 +130,8 @@ class _Segments:
         writer.line(f"{self.rows}, {self.walks} = {whole.rows}, {sequences}")
         with writer.block(f"if {self.segment}:"):
             self._join(sequences)
-        arguments = {**whole.arguments, **self._redirected()}
+        function.mark()
+        arguments = {**function.arguments_of(self.made), **self._redirected()}
         function.launch(self.made, self.title, Launch(arguments, self.rows, self.walks))
 
     def _batch(self) -> Axis:
@@ -160,28 +165,27 @@ class _Segments:
             kind = f"device={self.body.device}, dtype=torch.float32"
             writer.line(f"{self.names[buffer.name]} = torch.empty({shape}, {kind})")
         self._choose_rows()
-        for kernel in self.found.ends:
-            made = self._made(kernel)
-            self._launch(made, self._given(made) | self.chosen)
+        for made in self.parts:
+            other, given = self._standing_in(made)
+            title = other.title or function.add_kernel(other.made)
+            given = {name: self.chosen.get(name, text) for name, text in given.items()}
+            function.launch(other.made, title, Launch(given, self.rows, self.walks, self.loaded))
         made = self._made(self.found.join)
         launch = Launch(self._given(made), self.joined, sequences, (), self.walks)
         function.launch(made, function.add_kernel(made), launch)
 
-    def _launch(self, made: KernelProgram, given: Mapping[str, str]) -> None:
-        """The lines that launch a kernel of segments, or what stands in for it."""
-        function, known = self.function, self.function.scope.file.stand_ins
-        likeness_of_it = likeness(made.lowered.program)
-        if made.kernel is self.found.ends[0] and self.made.kernel.optional:
-            known.setdefault(likeness_of_it, self._stand_in(made))
-        other = known.get(likeness_of_it)
+    def _standing_in(self, made: KernelProgram) -> tuple[StandIn, dict[str, str]]:
+        """What is launched for a kernel of segments, itself or a walk, and its arguments."""
+        known, given = self.function.scope.file.stand_ins, self._given(made)
+        key = likeness(made.lowered.program)
+        if made is self.parts[0] and self.made.kernel.optional:
+            known.setdefault(key, self._stand_in(made))
+        other = known.get(key)
         if other is None:
-            launch = Launch(given, self.rows, self.walks, self.loaded)
-            function.launch(made, function.add_kernel(made), launch)
-            return
+            return StandIn(made, "", {}), given
         texts = [given[name] for name in made.arguments]
-        given = {n: "None" if at is None else texts[at] for n, at in other.places.items()}
-        launch = Launch(given, self.rows, self.walks, self.loaded)
-        function.launch(other.made, other.title, launch)
+        places = other.places.items()
+        return other, {n: "None" if at is None else texts[at] for n, at in places}
 
     def _stand_in(self, part: KernelProgram) -> StandIn:
         """The walk itself, in the place of a kernel that starts from 0 and stores states alone."""

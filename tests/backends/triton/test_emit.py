@@ -218,7 +218,8 @@ def test_memory_of_intermediates_is_given_back(spec: str) -> None:
     tree = ast.parse(function_of(cut.op(with_chunks(archc.load(spec).layer)), "alone", "triton"))
     functions = [f for f in tree.body if isinstance(f, ast.FunctionDef)]
     functions = [f for f in functions if f.name.endswith("_kernels")]
-    assert len(functions) == 3
+    both = [f for f in functions if "keep" in [each.arg for each in f.args.args]]
+    assert len(functions) + len(both) == 3, "the inference is a branch where it begins alike"
     gone = set()
     for function in functions:
         lines = [s for s in function.body if isinstance(s, ast.Assign)]
