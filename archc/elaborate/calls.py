@@ -209,10 +209,19 @@ def reduced_axes(
                     "E0301",
                     f"no axis `{axis}` in a value of shape {ops.shape(scope, value)}",
                     item.span,
+                    helps=_alone(axis, value),
                     others=[(value.origin, f"{ops.shape(scope, value)} from here")],
                 )
             found.append(axis)
     return tuple(found)
+
+
+def _alone(axis: Axis, value: Tensor) -> list[str]:
+    """The help where a dim lost its prime: `K'` without a `K` beside it is `K`."""
+    base = axis.name.rstrip("'")
+    if base == axis.name or base not in value.type.names:
+        return []
+    return [f"a lone `{axis}` is `{base}` again: write `{base}`"]
 
 
 def grouped(scope: Scope, name: str, value: Tensor, item: tree.Compare, span: Span) -> Tensor:

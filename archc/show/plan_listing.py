@@ -22,7 +22,6 @@ from archc.lowering.grid_steps import PAIR, over_grid
 from archc.lowering.values import Refusal
 from archc.recurrence.chunk.loops import named as quoted
 from archc.runtime.steps import grid_way
-from archc.schedule import budget
 from archc.schedule.cost import Cost
 from archc.schedule.decisions import (
     Decision,
@@ -69,8 +68,8 @@ def _lines(plan: Planned) -> Iterator[str]:
         yield f"  {LOOP}"
         return
     yield from _conditions(plan)
-    if plan.over_budget:
-        yield f"  {budget.REASON}"
+    if plan.over_budget is not None:
+        yield f"  {plan.over_budget}"
     for kept in plan.kept:
         yield from _wrapped(f"{quoted(kept.states)} token by token: {kept.reason}", 2, 4)
     yield from _inputs(plan)

@@ -25,6 +25,7 @@ from archc.lowering.steps import stepping
 from archc.lowering.values import Refusal
 from archc.recurrence.chunk.chunked import studies
 from archc.recurrence.chunk.derived import Kept
+from archc.schedule.budget import beyond
 from archc.schedule.cost import Total, total
 from archc.schedule.devices import DEVICES, REFERENCE, Device
 from archc.schedule.fitting import chunk_for
@@ -101,7 +102,7 @@ class Planned:
     sizes: Mapping[str, Number] = field(default_factory=dict)
     inputs: tuple[Entering, ...] = ()
     outputs: tuple[Leaving, ...] = ()
-    over_budget: bool = False  # it has a chunked form, which is too large for a program
+    over_budget: str | None = None  # why a chunked form that it has is too much to hold
     kept: tuple[Kept, ...] = ()  # its states that have no chunked form, each with the reason
     chunk_why: str = ""
 
@@ -124,7 +125,7 @@ def plans_of(layer: ir.Layer, wanted: Conditions) -> Iterator[Planned]:
             plan = _planned(new, node, own, wanted)
             inputs = entering(middle.graph, second)
             outputs = leaving(old.graph, first, plan.setting, partial(_readers, plan))
-            over_budget = second.op.chunked is not None and node.op.chunked is None
+            over_budget = beyond(second.op)
             outside = {"inputs": tuple(inputs), "outputs": tuple(outputs)}
             kept = loops.get(id(first.op.body), ())
             yield replace(plan, over_budget=over_budget, kept=kept, **outside)
@@ -133,7 +134,8 @@ def plans_of(layer: ir.Layer, wanted: Conditions) -> Iterator[Planned]:
 def _loops(layer: ir.Layer, every: Collection[ir.Layer]) -> dict[int, tuple[Kept, ...]]:
     """The states that stay loops though nobody asked for it, by the body of their recurrence; every
     one of the layers."""
-    if all(node.op.chunked is not None for each in every for node in _recurrences(each)):
+    ops = [node.op for each in every for node in _recurrences(each)]
+    if all(op.chunked is not None and beyond(op) is None for op in ops):
         return {}
     found = ((node, derived) for each, node, derived in studies(layer) if not each.chunk.sequential)
     return {id(node.op.body): derived.kept for node, derived in found}

@@ -114,6 +114,8 @@ IN_MEMORY = [
     ("k[H, K], v[H, V]", "k + v", "an outer product is written `a @ b.T`"),
     ("k[H, K], v[H, V]", "k * v", "is named in front of the block"),
     ("k[H, K]", "k @ (k + k.T)", "`+` of a column and a row"),
+    ("k[H, K], w[K, K']", "k @ (k + k.T @ w).T", "or turn the row: `(x.T @ W).T`"),
+    ("k[H, K], w[K, K']", "k @ (k - mean[K'](w.T @ k)).T", "`K'` is `K` again: write `K`"),
     ("k[H, K], v[H, V]", "(k + v) @ v.T", "`+` of columns over `K` and `V`"),
 ]
 

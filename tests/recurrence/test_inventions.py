@@ -226,7 +226,8 @@ def test_modules_and_functions(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a memory of errors", "rank two and three reads", "matrices in a circle"]
+    "name",
+    ["a memory of errors", "values that fade", "rank two and three reads", "matrices in a circle"],
 )
 def test_a_sequence_in_parts(name: str) -> None:
     """By the composition law."""

@@ -188,6 +188,13 @@ def test_a_loop_gives_the_numbers_of_the_spec(name: str) -> None:
         near(one, other, name)
 
 
+def test_a_gate_that_may_be_negative_is_told_what_may() -> None:
+    (found,) = loops(before_chunks(layer(matrix("S[t] = diag(tanh(x)) @ S[t-1] + k @ v.T"))))
+    assert "in chunks as a number for each head" in found.helps[0]
+    number = matrix("S[t] = tanh(a) * S[t-1] + k @ v.T")
+    assert not loops(before_chunks(layer(number)))
+
+
 def test_a_loop_that_is_meant_is_no_warning() -> None:
     meant = HEAD + "    chunk: sequential\n" + LOOPS["a cell"].spec.removeprefix(HEAD)
     with warnings.catch_warnings():

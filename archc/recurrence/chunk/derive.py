@@ -8,6 +8,7 @@ once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from types import MappingProxyType
@@ -56,6 +57,11 @@ from archc.recurrence.chunk.scan import Carried, diagonal
 from archc.recurrence.chunk.stepwise import stepwise
 from archc.recurrence.chunk.tropical import differences_first, running_max
 from archc.recurrence.chunk.turned_matrices import TurnedForm
+
+SIGNED = (
+    "a decay that may be negative is in chunks as a number for each head; with keys of length 1,"
+    " `beta` up to 2 makes a correction that turns signs"
+)
 
 
 def derive(
@@ -435,7 +441,9 @@ class Derivation:
         log = log_of(body, inside, intervals(body, self.known))
         if isinstance(log, NoLog):
             reason = f"the decay of {states} has no logarithm: {log.reason}"
-            raise NotChunked(reason, node=self._node_of(form, gate), code="E0602")
+            low = intervals(body, self.known)[inside].low
+            help = SIGNED if -math.inf < low < 0 else ""
+            raise NotChunked(reason, help, self._node_of(form, gate), "E0602")
         if not growth(body, log, intervals(body, self.known)).never:
             raise NotChunked(
                 f"{states} may grow: the decay is not known to be at most 1",

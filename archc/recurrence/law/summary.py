@@ -220,14 +220,13 @@ class _Summaries(Derivation):
         return [self._token_step(form, p) for p in range(len(form.forms[0].steps))]
 
     def corrected(self, form: NormalForm, gauge: str, sign: int) -> Group:
-        """A matrix that updates read: P is what becomes of the identity."""
+        """A matrix that updates read: P is what becomes of the identity; of that of each value,
+        where values decay."""
         each = form.forms[0]
         if all(term.w == 0 for step in each.steps for term in step.terms):
             return self.decayed(form, gauge, sign)
         if gauge:
             raise NotChunked("a state that updates read is rescaled by a running maximum")
-        if any(step.value != 1 for step in each.steps):
-            raise NotChunked("a state that updates read along one side decays along the other")
         frame, states = self.frame, tuple(self.states[name] for name in form.states)
         taken = [axis for state in states for axis in state.axes]
         copies = tuple(_copy(axis, taken) for axis in each.key)
@@ -237,7 +236,8 @@ class _Summaries(Derivation):
                                       if term.w is not None))
             for step in steps
         ]  # fmt: skip
-        square = ir.State("P", (*each.shared, *each.key, *copies))
+        values = each.value if any(step.value != 1 for step in each.steps) else ()
+        square = ir.State("P", (*each.shared, *values, *each.key, *copies))
         start = [frame.add(ir.Delta(a, b)) for a, b in zip(each.key, copies, strict=True)]
         unit = frame.times(*start)
         assert unit is not None, "a matrix has a key"
