@@ -191,3 +191,11 @@ def test_kernels_write_over_states_in_slots() -> None:
     assert f"return {step})" in text and f"return {step}, into=" not in text
     first = in_slots(model).initial_state(1, 8).S
     assert torch.equal(first[0], model.S_0) and first.data_ptr() != model.S_0.data_ptr()
+
+
+def test_models_that_need_no_room_have_the_form_too() -> None:
+    """Nothing of their tokens is kept; their states are written in place as others' are."""
+    model = archc.load("xlstm").module(vocab=11, d=16, H=2, L=1, f=16)
+    found = Slots(model, 3, 8, steady=True)
+    assert found.own and type(found.model).__module__ != type(model).__module__
+    assert not found.make_room()

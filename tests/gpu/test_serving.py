@@ -25,12 +25,19 @@ SIZES: dict[str, dict[str, Any]] = {
         "vocab": 64, "d": 64, "L": 3, "H": 2, "experts": 4, "active": 2, "f": 32, "dense": 64,
         "full": [1],
     },
+    "mamba2_lm": {"vocab": 64, "d": 64, "L": 2, "P": 16, "N": 16, "G": 2},
+    "xlstm": {"vocab": 64, "d": 64, "H": 2, "L": 2, "f": 64},
 }  # fmt: skip
+
+STEADY = ("mamba2_lm", "xlstm")
+"""Models that keep nothing of every token."""
 
 
 @pytest.mark.parametrize("pages", [None, 4])
 @pytest.mark.parametrize("spec", SIZES)
 def test_sequences_are_as_if_alone(spec: str, pages: int | None) -> None:
+    if pages is not None and spec in STEADY:
+        pytest.skip("nothing is in pages")
     torch.manual_seed(0)
     model = archc.load(spec).module(device="cuda", **SIZES[spec]).eval()
     prompts = [torch.randint(0, 64, (n,), device="cuda") for n in (3, 40, 17, 5)]
