@@ -100,3 +100,10 @@ def test_readers_outside_of_a_union_are_not_walked(name: str) -> None:
     wanted = case.gradients(d.clone())["v"]
     d[:, 64:] = float("nan")
     assert torch.equal(case.gradients(d)["v"][:, 16:48], wanted[:, 16:48])
+
+
+@pytest.mark.parametrize(("w", "g"), [(0, 0), (0, 2), (3, 0), (-4, 50)])
+def test_a_union_of_ranges_in_which_nothing_is(w: int, g: int) -> None:
+    """A reader that no range has a token for gets 0, and no gradient is NaN."""
+    text = spec(f"where(t - s < w or s < g, {PLAIN}, -inf)", sizes="w, g")
+    launch(text, 40, **{**SIZES, "w": w, "g": g}).check()
