@@ -212,13 +212,14 @@ def by_spans(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> Between |
         return Refusal(reason)
     names = {axis.name for source in whole.sources for axis in source.type.axes}
     spans = Axis(_unused("span", names), sympy.Symbol("spans", integer=True))
-    apart = tuple(_in_span(source, spans) for source in whole.sources)
+    full = {name: _of_each_head(whole.source(name), whole) for name in (dot.reader, dot.read)}
+    apart = tuple(_in_span(full.get(s.name, s), spans) for s in whole.sources)
     heads = (spans, *whole.heads)
     across = replace(whole, heads=heads, sources=apart, sink=None, counted=spans.name)
     inner = Axis(_unused("inner", names), sympy.Integer(SPAN))
     used = {source.name for source in whole.sources}
     left, right = (
-        _beside(_in_span(whole.source(name), spans), _unused(title, used), inner)
+        _beside(_in_span(full[name], spans), _unused(title, used), inner)
         for name, title in ((dot.reader, "left"), (dot.read, "right"))
     )
     second = Dot(_unused("between", {d.name for d in whole.dots}), left.name, right.name)
@@ -228,6 +229,14 @@ def by_spans(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> Between |
         counted=spans.name,
     )  # fmt: skip
     return Between(whole, inside, across, dot, left, right, ranks, spans)
+
+
+def _of_each_head(source: Source, whole: WeightedSum) -> Source:
+    """A vector that heads share as one of each head."""
+    axes = {own: next(h for h in whole.heads if h.name == head) for own, head, _ in source.shares}
+    type = replace(source.type, axes=tuple(axes.get(a.name, a) for a in source.type.axes))
+    shares = tuple((head, head, sympy.Integer(1)) for _, head, _ in source.shares)
+    return replace(source, type=type, shares=shares)
 
 
 def rows_of_token(ranks: int) -> int:
@@ -286,16 +295,17 @@ def _why_not(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> str:
         return "matrices between, and what is read is not bounded by the distance"
     if not all(_by_distance(whole, node) for node in map(whole.pairs.__getitem__, _roots(whole))):
         return "matrices between, and a position itself is in the score"
+    if any(share != 1 for _, _, share in whole.source(dot.reader).shares):
+        return "the reader's vector before matrices between is shared by heads"
     heads = [head.name for head in whole.heads]
     turned = [whole.source(dot.reader), whole.source(dot.read)]
     turned += [each for rank in ranks for each in (rank.u, rank.w)]
     for source in turned:
         assert source.dim is not None
         wanted = [source.type.axes[1].name, *heads, source.dim.name]
-        if [a.name for a in source.type.axes[1:]] != wanted or source.type.axes[0].kind != "batch":
-            return "vectors around matrices between, not each with a place for every head"
-        if any(share != 1 for _, _, share in source.shares):
-            return "vectors around matrices between are shared by heads"
+        full = _of_each_head(source, whole).type.axes
+        if [a.name for a in full[1:]] != wanted or full[0].kind != "batch":
+            return "vectors around matrices between, not each with a place for every head or group"
     for source in whole.sources:
         if source.role != "same" and [a.kind for a in source.type.axes[:2]] != ["batch", "stream"]:
             return f"`{source.name}` has no batch and tokens in front"

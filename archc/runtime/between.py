@@ -133,6 +133,13 @@ def by_rows(x: Tensor) -> Tensor:
     return x.flatten(2, -2) if x.dim() > 3 else x.unsqueeze(2)
 
 
+def each_head(x: Tensor, heads: Sequence[int]) -> Tensor:
+    """Vectors [B, T, groups ..., K] of every head."""
+    for place, (own, count) in enumerate(zip(x.shape[2:-1], heads, strict=True)):
+        x = x if own == count else x.repeat_interleave(count // own, place + 2)
+    return x
+
+
 def of_ranks(vectors: list[Tensor]) -> Tensor:
     """Vectors [B, T, h, K] of each outer product as rows [B, T n, h, K], those of a token side by
     side; n is a power of two, and what is more than there are is 0."""

@@ -103,20 +103,29 @@ class BetweenOp(FoldOp):
         """The line that gathers what enters."""
         whole, dot = self.between.whole, self.between.dot
         names = [source.name for source in whole.sources]
+        ends = {dot.reader: whole.source(dot.reader), dot.read: whole.source(dot.read)}
+        given = [self._of_each_head(ends[n]) if n in ends else self.arguments[n] for n in names]
         ranks = [
-            f"({self.arguments[rank.u.name]}, {self.arguments[rank.w.name]})"
+            f"({self._of_each_head(rank.u)}, {self._of_each_head(rank.w)})"
             for rank in self.between.ranks
         ]
         roles = str(tuple(source.role for source in whole.sources)).replace("'", '"')
         vectors = str(tuple(source.dim is not None for source in whole.sources))
         signs = str(tuple(rank.sign for rank in self.between.ranks))
         writer.call("given = Given(", [
-            f"[{', '.join(self.arguments[name] for name in names)}]",
+            f"[{', '.join(given)}]",
             roles, vectors,
             f"({names.index(dot.reader)}, {names.index(dot.read)})",
             str(names.index(whole.values or "")), f"[{', '.join(ranks)}]",
             signs, f"[{', '.join(self.numbers.values())}]",
         ], ")")  # fmt: skip
+
+    def _of_each_head(self, source: Source) -> str:
+        """A vector that heads may share, as one of each."""
+        name = self.arguments[source.name]
+        if all(share == 1 for _, _, share in source.shares):
+            return name
+        return f"each_head({name}, {self.arguments[self.between.dot.reader]}.shape[2:-1])"
 
     def _forward(self) -> None:
         learned = [] if self.fold.slopes is None else [*self.fold.learned]
@@ -169,7 +178,8 @@ class BetweenOp(FoldOp):
         """A gradient as that of a value that enters."""
         if source in self.paths:
             name = self.arguments[source.name]
-            return f"d_{name}.to({name}_dtype).contiguous()"
+            text = self._shared_by_heads(source, f"d_{name}")
+            return f"{text}.to({name}_dtype).contiguous()"
         text = self._own(source)
         return text if source.summed else f"{text}.contiguous()"
 

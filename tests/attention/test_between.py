@@ -20,7 +20,14 @@ from archc.lowering.attention import numbers_of
 from archc.lowering.attention_spans import another_span, first_span, span_readers, span_tokens
 from archc.lowering.span_borders import borders, of_borders
 from archc.runtime import between as between_module
-from archc.runtime.between import Given, Part, between_backward, between_forward, parts_of
+from archc.runtime.between import (
+    Given,
+    Part,
+    between_backward,
+    between_forward,
+    each_head,
+    parts_of,
+)
 from archc.tile.interpreter import run
 from archc.tile.language import Program
 from archc.tile.verifier import verify
@@ -33,14 +40,15 @@ SCORE = "k[s].T @ P @ q[t] / sqrt(K)"
 
 def spec(
     matrix: str = ONE, score: str = SCORE, range: str = "s <= t", inputs: str = "",
-    params: str = "", sizes: str = "", path: str = "i in (s, t]",
+    params: str = "", sizes: str = "", path: str = "i in (s, t]", groups: str = "H",
 ) -> str:  # fmt: skip
     """A layer that is one attend with a product of matrices."""
+    G = groups
     lines = [
         f"layer Turned(H, K, V{sizes and ', '}{sizes}):",
-        f"    input q[H, K], k[H, K], v[H, V], w[H, K]{inputs and ', '}{inputs}",
+        f"    input q[H, K], k[{G}, K], v[{G}, V], w[{G}, K]{inputs and ', '}{inputs}",
         *([f"    param {params}"] if params else []),
-        f"    attend {range} over H:",
+        f"    attend {range} over H{' grouped G' if G != 'H' else ''}:",
         f"        P = product {path}: {matrix}",
         f"        o = softmax({score}) @ v[s]",
         "    output o",
@@ -63,6 +71,10 @@ KINDS = {
         {"n": 30},
     ),
     "before the reader": (spec(range="s < t"), 66, {}),
+    "groups": (
+        spec("I - b[i] * w[i] @ w[i].T", inputs="b[H]", sizes="G", groups="G"), 70,
+        {"H": 4, "G": 2},
+    ),
     "another product": (
         spec(score=f"{SCORE} + p[t].T @ m[s]", inputs="p[H, R], m[R]", sizes="R"), 70, {"R": 5},
     ),
@@ -110,12 +122,16 @@ class Trial(FoldTrial):
 def given_of(case: FoldTrial, between: Between) -> Given:
     """What enters an attention, of the reference semantics."""
     whole = between.whole
-    sources = [case.sources()[source.name] for source in whole.sources]
     names = [source.name for source in whole.sources]
+    sources = [case.sources()[name] for name in names]
+    heads = sources[names.index(between.dot.reader)].shape[2:-1]
+    for end in (between.dot.reader, between.dot.read):
+        sources[names.index(end)] = each_head(sources[names.index(end)], heads)
     ranks = [
-        (case.values(rank.u.node)[0].detach(), case.values(rank.w.node)[0].detach())
+        (each_head(case.values(rank.u.node)[0].detach(), heads),
+         each_head(case.values(rank.w.node)[0].detach(), heads))
         for rank in between.ranks
-    ]
+    ]  # fmt: skip
     return Given(
         sources, tuple(s.role for s in whole.sources),
         tuple(s.dim is not None for s in whole.sources),
@@ -187,7 +203,7 @@ def check(name: str, batch: int) -> None:
     """Values and gradients are those of the reference semantics."""
     text, T, sizes = KINDS[name]
     between, attend = between_of(text), pair_of(text)
-    known = {"T#": T, "T_seen#": T, "batch": batch, "H": 2, "K": 6, "V": 5, **sizes}
+    known = {"T#": T, "T_seen#": T, "batch": batch, "H": 2, "K": 6, "V": 5} | sizes
     inputs = drawn(attend, known)
     with torch.no_grad():
         for vector in "wur":
@@ -216,7 +232,7 @@ def check(name: str, batch: int) -> None:
     ranks = [each for rank in between.ranks for each in (rank.u, rank.w)]
     of_sources = [case.fold.source(name) for name in between.whole.learned]
     for source, d in zip([*of_sources, *ranks], made, strict=True):
-        of_value = d if source in ranks else own(case, source, d)
+        of_value = own(case, source, d)
         every = of_node(case, source.node, of_value)
         found = [x if more is None else x + more for x, more in zip(found, every, strict=True)]
     for input, x, slope in zip(inputs, found, slopes, strict=True):

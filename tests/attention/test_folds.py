@@ -153,6 +153,11 @@ def test_blocks_out_of_the_window_are_not_read():
     [
         (spec(read="dropout(softmax({}), 0.1) @ v[s]"), "dropped at random"),
         (spec("sum[K](tanh(q[t] + k[s]))"), "a number for each channel"),
+        (
+            spec(f"{PLAIN} + sum[M](relu((t - s) * a + b) * c)", params="a, b[M]; c[M, H]",
+                 sizes="M"),
+            "each pair has a number for each entry of `M`",
+        ),
     ],
 )
 def test_refused(text: str, reason: str):
