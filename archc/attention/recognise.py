@@ -470,7 +470,7 @@ class Reading:
         """A product of vectors through matrices of the tokens between."""
         found = through(self.body, node, self.reader.name, self.read.name)
         if not isinstance(found, Through):
-            raise self.refuse(found or "pairs of positions are summed over another dim", node)
+            raise self.refuse(found or self._too_wide(node), node)
         if self.between is not None:
             raise self.refuse("a second product of matrices of the tokens between", node)
         peeled = [self._peeled(self.body[id], dim) for id, dim in (found.reader, found.read)]
@@ -488,6 +488,16 @@ class Reading:
         ]  # fmt: skip
         self.sources, self.between = known, (dot, tuple(ranks))
         return self._scaled(dot, [each for _, scale in peeled for each in scale])
+
+    def _too_wide(self, node: Node) -> str:
+        """Why a sum over what pairs have is in no kernel, with the dims that it goes over."""
+        out, gone = dict(node.op.out), dict[str, None]()
+        for operand, labels in zip(node.operands, node.op.ins, strict=True):
+            names = self.body[operand].type.names
+            pairs = zip(names, labels, strict=True)
+            gone |= dict.fromkeys(name for name, label in pairs if label not in out)
+        dims = " and ".join(f"`{name}`" for name in gone)
+        return f"each pair has a number for each entry of {dims}, over which these are summed"
 
     def _side(self, node: Node) -> str:
         """Whether a value is of the reader or of the token read."""
