@@ -11,8 +11,9 @@ from archc.ir.graph import Node
 from archc.lowering.algebra import counted, masked_at
 from archc.lowering.systems import matrix_scan
 from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
+from archc.tile.compose import Composer
 from archc.tile.handle import Tile
-from archc.tile.language import Dim
+from archc.tile.language import OF_BUFFER, Dim
 
 NEVER = float("-inf")
 
@@ -63,7 +64,7 @@ def sums(v: Values, node: Node, place: Place) -> Made:
     if op.exclusive and not after:
         x = moved(v, node, place, op.axis, -1 if op.reverse else 1)
     else:
-        x = v.value(operand, place)
+        x = v.stored(operand, place) if op.gates else v.value(operand, place)
     if isinstance(x, Refusal):
         return x
     if op.axis not in x.labels:
@@ -71,7 +72,9 @@ def sums(v: Values, node: Node, place: Place) -> Made:
     added = x.tile
     if op.gates:
         added = _of_gates(v, added.to("f32"))
-    if len(x.labels) == 2 and not op.gates and _is_product(v, operand):
+    if op.gates and len(x.labels) == 2 and x.tile.dtype.startswith(OF_BUFFER) and not after:
+        x, made = x.wide(), _gates_by_product(v, added, x.tile.dtype, op)
+    elif len(x.labels) == 2 and not op.gates and _is_product(v, operand):
         other = next(label for label in x.labels if label != op.axis)
         x = replace(x.ordered(op.axis, other), product=True)
         added = x.tile
@@ -81,7 +84,8 @@ def sums(v: Values, node: Node, place: Place) -> Made:
     if after:  # a product at moved rows would be made twice
         made = made - added
     off = {op.axis}
-    return replace(x, tile=made, zero=x.zero - off, finite=x.finite - off, number=None)
+    zero, finite = x.zero - off, x.finite - off
+    return replace(x, tile=made, zero=zero, finite=finite, number=None, stored=False)
 
 
 def rest(v: Values, node: Node, place: Place) -> Made:
@@ -102,6 +106,27 @@ def rest(v: Values, node: Node, place: Place) -> Made:
     return replace(x, tile=left, stored=False, number=None)
 
 
+def _gates_by_product(v: Values, x: Tile, dtype: str, op: ck.Sums) -> Tile:
+    """Running sums of gates [row, dim], as a product with a triangle of ones where memory has the
+    gates in bfloat16, a `dtype` of the launch, and their sums are in float32: then it is exact."""
+    k = v.k
+    with k.branch(k.chosen(v.numbers.sums, "f32") & k.chosen(dtype, "bf16")) as exact:
+        other = next(label for label in x.value.type.names if label != op.axis)
+        gates = x.ordered(op.axis, other).to("bf16").along(**{op.axis: f"{op.axis}'"})
+        made = _ones(k, x.dim(op.axis), op.reverse).dot(gates)
+        exact.give(made.ordered(*x.value.type.names).to(x.dtype))
+    with k.otherwise(exact) as rounded:
+        rounded.give(x.scan("sum", op.axis, op.reverse))
+    return exact.results[0].named("gate_sums")
+
+
+def _ones(k: Composer, rows: Dim, reverse: bool) -> Tile:
+    """1 where a row is summed at another one [row, row']."""
+    row = k.iota(rows.name, rows.length)
+    column = row.along(**{rows.name: f"{rows.name}'"})
+    return k.where(column >= row if reverse else row >= column, 1.0, 0.0).to("bf16")
+
+
 def _by_products(v: Values, x: Tile, axis: str, reverse: bool) -> Tile:
     """Running sums of x [axis, dim] that comes from products, as a product with a triangle of ones:
     its rows lie across threads, where a scan is many steps. Of data in 16 bits, whose sums need not
@@ -110,9 +135,7 @@ def _by_products(v: Values, x: Tile, axis: str, reverse: bool) -> Tile:
     with k.branch(k.chosen(v.numbers.operand, "f32")) as whole:
         whole.give(x.scan("sum", axis, reverse))
     with k.otherwise(whole) as parts:
-        row = k.iota(axis, x.dim(axis).length)
-        column = row.along(**summed)
-        ones = k.where(column >= row if reverse else row >= column, 1.0, 0.0).to("bf16")
+        ones = _ones(k, x.dim(axis), reverse)
         first = x.to("bf16")
         rest = (x - first.to("f32")).to("bf16")
         made = ones.dot(first.along(**summed))

@@ -179,9 +179,9 @@ class Composer:
         return self.put(lang.Given(buffer), type=lang.Type("bool"), name=f"has_{buffer.name}")
 
     def chosen(self, constant: str, choice: str) -> Tile:
-        """Whether a constant is that dtype or precision, for a branch."""
-        type = lang.Type("bool")
-        return self.put(lang.Chosen(constant, choice), type=type, name=f"{constant}_is_{choice}")
+        """Whether a constant, or a buffer, is of that dtype or precision, for a branch."""
+        type, name = lang.Type("bool"), constant.removeprefix(lang.OF_BUFFER)
+        return self.put(lang.Chosen(constant, choice), type=type, name=f"{name}_is_{choice}")
 
     def at_most(self, size: Length, most: Length) -> Tile:
         """Whether one size of constants is at most another, for a branch."""

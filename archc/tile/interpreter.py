@@ -317,7 +317,12 @@ def _given(m: Interpreter, s: lang.Statement) -> None:
 
 
 def _chosen_constant(m: Interpreter, s: lang.Statement) -> None:
-    m.make(s, torch.tensor([m.known[s.op.constant] == s.op.choice]))
+    constant, choice = s.op.constant, s.op.choice
+    if constant.startswith(lang.OF_BUFFER):
+        tensor = m.tensors[constant.removeprefix(lang.OF_BUFFER)]
+        m.make(s, torch.tensor([tensor.dtype == TORCH[choice]]))
+    else:
+        m.make(s, torch.tensor([m.known[constant] == choice]))
 
 
 def _at_most(m: Interpreter, s: lang.Statement) -> None:

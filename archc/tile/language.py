@@ -149,8 +149,8 @@ class Given:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Whether a constant of the program that is a dtype or a precision is this one: known when
-    machine code is made, as `Given` is."""
+    """Whether a constant of the program that is a dtype or a precision is this one, or `@x` the
+    dtype of buffer `x`: known when machine code is made, as `Given` is."""
 
     constant: str
     choice: str

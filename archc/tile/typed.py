@@ -106,7 +106,8 @@ def _given(program: lang.Program, s: lang.Statement) -> str:
 
 
 def _chosen(program: lang.Program, s: lang.Statement) -> str:
-    if s.op.constant not in program.constants:
+    buffers = {f"{lang.OF_BUFFER}{buffer.name}" for buffer in program.buffers}
+    if s.op.constant not in {*program.constants, *buffers}:
         return f"`{s.op.constant}` is no constant of the program"
     return _made(s, lang.Type("bool"))
 

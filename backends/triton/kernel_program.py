@@ -10,10 +10,11 @@ from archc.backends.triton.launch import Call, write_launch
 from archc.backends.triton.printer import mentioned
 
 from archc.dims import Axis
+from archc.ir import chunk as ck
 from archc.ir.graph import Node
 from archc.ir.kernel import BLOCK, Buffer, Kernel, Kernels
 from archc.ir.value_names import is_saved
-from archc.lowering.kernel_values import Memory
+from archc.lowering.kernel_values import Memory, made_here
 from archc.lowering.kernels import Lowered
 from archc.lowering.paired import DIMS, DIMS_OF_A_PART
 from archc.lowering.twice import HARD
@@ -30,8 +31,8 @@ NUMBERS = {
 """How kernels count, where `data` is the dtype of the data; `STAGES` is the most (`staged`)."""
 
 
-THREE_PROGRAMS = 168
-"""Registers of a thread with which three programs of 4 warps run at once."""
+THREE_PROGRAMS, FOUR_PROGRAMS = 168, 128
+"""Registers of a thread with which so many programs of 4 warps run at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,12 +108,20 @@ def _launches(
     """The launches of a program: how many programs each has, constants, and what limits it."""
     programs = function.programs(made, batch)
     if not is_launched_twice(made.lowered.program):
-        yield programs, {}, []
+        limit = [f"registers={FOUR_PROGRAMS}"] if sums_gates(made.kernel) else []
+        yield programs, {}, limit
         return
     yield programs, {"AGAIN": "0", "RUN": "1"}, [f"registers={THREE_PROGRAMS}"]
     run = function.body.names.fresh("run")
     function.body.writer.line(f"{run} = chunks_of_run({programs})")
     yield function.programs(made, batch, run), {"AGAIN": "1", "RUN": run}, []
+
+
+def sums_gates(kernel: Kernel) -> bool:
+    """Whether a kernel makes running sums of gates of a dim: it is for what is made of them row by
+    row, whose loads and stores wait the less for each other the more programs run at once."""
+    made = (node for node in made_here(kernel) if isinstance(node.op, ck.Sums) and node.op.gates)
+    return kernel.split is not None and kernel.walk is None and any(made)
 
 
 def is_launched_twice(program: Program) -> bool:

@@ -276,7 +276,9 @@ def _given(p: Printer, s: lang.Statement) -> Iterator[str]:
 def _chosen(p: Printer, s: lang.Statement) -> Iterator[str]:
     choice = dtype_text(s.op.choice)
     text = choice if s.op.choice in lang.DTYPES else f'"{choice}"'
-    return p.inline(s, f"({s.op.constant} == {text})")
+    of_buffer = s.op.constant.startswith(lang.OF_BUFFER)
+    constant = dtype_text(s.op.constant) if of_buffer else s.op.constant
+    return p.inline(s, f"({constant} == {text})")
 
 
 def _at_most(p: Printer, s: lang.Statement) -> Iterator[str]:

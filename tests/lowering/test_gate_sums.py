@@ -1,0 +1,46 @@
+"""Running sums of gates in kernels, of gates in bfloat16 by products."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from archc.backends.triton.printer import to_triton
+
+from archc.ir import chunk as ck
+from archc.lowering.kernels import Lowered
+from archc.tile.interpreter import run
+from tests.lowering.launches import constants, lowered_kernels, plans
+
+
+@pytest.mark.parametrize(("gates", "product"), [(torch.bfloat16, True), (torch.float32, False)])
+def test_sums_of_gates_in_bfloat16_are_exact_products(
+    monkeypatch: pytest.MonkeyPatch, gates: torch.dtype, product: bool
+) -> None:
+    found = next(iter(plans("kda", fused=False)))
+    kernel, made = next(iter(lowered_kernels(found)))
+    assert isinstance(made, Lowered)
+    assert "log_alpha_p.dtype.element_ty == tl.bfloat16" in to_triton(made.program)
+    tensors, stored = {}, {*kernel.stores}
+    for title, name in made.names.items():
+        value = found.values[made.nodes[title]].float()
+        tensors[title] = torch.zeros_like(value) if name in stored else value.to(gates)
+    fixed = constants(found, kernel, made)
+    usual = {"DOT": "bf16", "SUMS": "f32", "PRECISION": "tf32x3"}
+    fixed |= {name: dtype for name, dtype in usual.items() if name in fixed}
+    B, T, C = (found.sizes[name] for name in ("batch", "T#", "chunk"))
+    sizes = {"BATCH": B, "SEQUENCES": B, "T": T, "CHUNKS": -(-T // C)}
+    sizes = {s.name: sizes[s.name] for s in made.program.sizes}
+    dots, real = list[torch.Size](), torch.Tensor.__matmul__
+
+    def noted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        dots.append(a.shape)
+        return real(a, b)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", noted)
+    run(made.program, tensors, sizes, fixed, exact=False)
+    (sums,) = (t for t, id in made.nodes.items() if isinstance(kernel.graph[id].op, ck.Sums))
+    log_alpha = torch.zeros(B, -(-T // C) * C, *tensors["log_alpha"].shape[2:]).double()
+    log_alpha[:, :T] = tensors["log_alpha"].double()
+    wanted = log_alpha.unflatten(1, (-1, C)).transpose(2, 3).cumsum(3)
+    torch.testing.assert_close(tensors[sums].double(), wanted, rtol=1e-6, atol=1e-6)
+    assert bool(dots) == product
