@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.builder import Sharing
 from archc.ir.graph import Graph, Node
 from archc.schedule.levels import PAIRED
 
@@ -51,16 +52,19 @@ def _along_one_dim(graph: Graph, node: Node, heads: Collection[str]) -> bool:
 
 
 def _share(graph: Graph, made: int) -> None:
-    """exp of the plain sums of the same gates reads these, and exp of the sums from the next row on
-    what is left of the last one."""
-    (gates,), row = graph[made].operands, graph[made].op.axis
-    plain, after = ck.Sums(row), ck.Sums(row, reverse=True, exclusive=True)
+    """exp of plain sums of the same gates reads these: of those up to a row or before it, and of
+    those behind it, which are what is left of the last one."""
+    (gates,), row, span = graph[made].operands, graph[made].op.axis, graph[made].span
     for user in graph.users(gates):
         op, readers = graph[user].op, [graph[reader].op for reader in graph.users(user)]
         only_exp = all(isinstance(r, ir.Elementwise) and r.fn == "exp" for r in readers)
-        if op not in (plain, after) or not readers or not only_exp:
+        if not readers or not only_exp:
             continue
-        if op == plain:
+        if op == ck.Sums(row):
             graph.substitute(user, made)
-            continue
-        graph.substitute(user, graph.add(ck.Rest(row), made, span=graph[user].span))
+        elif op == ck.Sums(row, exclusive=True):
+            make = Sharing(graph, span)
+            own = make.fn("max", gates, make.number(int(ck.LEAST_GATE)))
+            graph.substitute(user, make.fn("sub", made, own))
+        elif op == ck.Sums(row, reverse=True, exclusive=True):
+            graph.substitute(user, graph.add(ck.Rest(row), made, span=span))

@@ -12,19 +12,19 @@ from tests.schedule.test_joint_pairs import check_same
 from tests.schedule.test_partition import recurrence_of
 
 
-@pytest.mark.parametrize("spec", ["kda", "gla"])
+@pytest.mark.parametrize("spec", ["kda", "gla", "rwkv7"])
 def test_one_running_sum_of_gates_is_all_that_a_memory_needs(spec: str) -> None:
     """Decays from the start of a chunk read it, and decays to its end what is left of it."""
     recurrence = recurrence_of(spec)
     for graph in (recurrence.chunked.forward, recurrence.chunked.backward):
         after = with_sums(graph, recurrence.heads)
-        sums = [n for n in after if isinstance(n.op, ck.Sums) and _is_chunked_input(after, n)]
+        sums = [n for n in after if isinstance(n.op, ck.Sums) and _is_of_inputs(after, n)]
         assert [n.op.gates for n in sums] == [True]
         assert [n.operands[0] for n in after if isinstance(n.op, ck.Rest)] == [sums[0].id]
         check_same(graph, after)
 
 
-def _is_chunked_input(graph: Graph, node: Node) -> bool:
-    """Whether a node is made of an input in chunks."""
-    (chunks,) = (graph[operand] for operand in node.operands)
-    return isinstance(chunks.op, ck.Chunks) and isinstance(graph[chunks.operands[0]].op, ir.Input)
+def _is_of_inputs(graph: Graph, node: Node) -> bool:
+    """Whether a node is made of inputs alone, and of no gradient."""
+    given = (graph[id].op for id in graph.ancestors(node.id))
+    return not any(isinstance(op, ir.Input) and op.name.startswith("d.") for op in given)
