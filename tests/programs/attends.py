@@ -76,8 +76,7 @@ def score(p: Pairs) -> Term:
     if s.maybe(0.4):
         made = Term("div", (made, call("sqrt", s.size("K"))), (), (), -2, 2)
     ways = ["none", "none", "cap", "bias", "slope", "sum", "path", "where", "second", "function"]
-    ways += ["vectors"] if not p.grouped else []
-    ways += ["far"] if "distances of vectors" not in s.without else []
+    ways += ["far", *(["vectors"] if not p.grouped else [])]
     if p.ahead or p.source:
         ways = ["none", "cap", "bias", "second", "function"]
     way = s.one(*ways)
@@ -104,12 +103,18 @@ def score(p: Pairs) -> Term:
     elif way == "second":
         made = plus(made, inner(p.reader("V", bounded=True), p.read("V", bounded=True)))
     elif way == "far":
-        far = Term("far", (p.reader("K", bounded=True), p.read("K", bounded=True)), ("K",), ())
-        made = scaled(number(s.one("0.5", "0.1")), far)
-        made = Term("neg", (made,), (), (), -9, 0) if s.maybe(0.6) else call("tanh", made)
+        made = distance_of_vectors(p)
     elif way == "function":
         made = call(s.one("tanh", "sin", "softplus"), made)
     return made
+
+
+def distance_of_vectors(p: Pairs) -> Term:
+    """A score that falls with the distance of two vectors, or rises to 1."""
+    s = p.s
+    far = Term("far", (p.reader("K", bounded=True), p.read("K", bounded=True)), ("K",), ())
+    made = scaled(number(s.one("0.5", "0.1")), far)
+    return Term("neg", (made,), (), (), -9, 0) if s.maybe(0.6) else call("tanh", made)
 
 
 def path(p: Pairs) -> Term:
@@ -223,9 +228,7 @@ def attend(s: Draft) -> Term:
         w = p.let("a", score(p))
         made = p.let("o", Term("reduce", (w,), (fn, p.variable), (), -9, 9))
         results.append((made.data[0], ()))
-    if s.maybe(0.15) and range_[0] in ("le", "window") and not p.chosen:
-        made = p.let("o", Term("total", (p.let("a", score(p)),), (), (), -9, 9))
-        results.append((made.data[0], ()))
+    results += [_total(p)] if s.maybe(0.15) and p.range_ in ("le", "window") else []
     if s.maybe(0.1):
         s.rng.shuffle(results)
     head = f"attend {text}{f' in {chosen}' if chosen else ''}{over}"
@@ -235,6 +238,14 @@ def attend(s: Draft) -> Term:
         s.varying.add(result)
         s.known.append(Term("name", (), (result,), (*heads, *dims), -4.0, 4.0))
     return s.known[-1]
+
+
+def _total(p: Pairs) -> tuple[str, tuple[str, ...]]:
+    """The log of the sum of a softmax's weights, where each token reads one."""
+    if p.chosen:
+        return _result(p)
+    made = p.let("o", Term("total", (p.let("a", score(p)),), (), (), -9, 9))
+    return made.data[0], ()
 
 
 def _result(p: Pairs) -> tuple[str, tuple[str, ...]]:
