@@ -68,11 +68,13 @@ class TokenRegion:
 @dataclass(frozen=True)
 class Gradient:
     """The gradient of a region: a graph from its inputs and the cotangents of its outputs
-    (`d.<output>`) to the cotangents of `wanted` inputs (`d.<input>`)."""
+    (`d.<output>`) to the cotangents of `wanted` inputs (`d.<input>`). `alike` are further inputs
+    whose cotangents are that of another one, or of an output, as those of a sum are."""
 
     graph: Graph
     wanted: tuple[str, ...]
     given: tuple[str, ...]
+    alike: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,7 @@ BLOCK_T, EACH = "BLOCK_T", "TURNS"
 """Tokens of a block; turns that a program takes one after the other, a block of tokens each."""
 
 AHEAD = 4
-"""How many tokens ahead a walk's loads are. On an H100 the gradient of a convolution with a norm
-took 269 us with none ahead, and 219 with 4."""
+"""How many tokens ahead a walk's loads are: a gradient took 219 us on an H100, 269 with 0."""
 
 BORDERS = "@borders"
 """The key of the table of packed sequences among buffers."""
@@ -233,7 +232,7 @@ class TokenProgram(Values):
 
     def _enter(self, tokens: sympy.Expr) -> Tile:
         """Take the program's place in the grid; the first of its blocks of tokens."""
-        self.ids: dict[str, Tile] = {}
+        self.ids, self.firsts = dict[str, Tile](), dict[str, Tile]()
         for axis in self.axes.values():
             if axis.kind == "batch":
                 self._one(axis)
@@ -254,7 +253,8 @@ class TokenProgram(Values):
         length, size = self.length(axis), self.size(axis.size)
         name = f"{plain(axis.name)}_part"
         part = self.ids[name] = self.k.program(name, ceil_div(size, length))
-        at = part * length + self.k.iota(axis.name, length)
+        self.firsts[axis.name] = part * length
+        at = self.firsts[axis.name] + self.k.iota(axis.name, length)
         mask = self.inside(axis.name, at < self.k.lift(size, "i32"))
         self.indices[axis.name] = Index(at, True, mask)
         self.masks[axis.name] = lambda: mask

@@ -21,6 +21,9 @@ from archc.tile.language import Dim
 if TYPE_CHECKING:
     from archc.lowering.token import TokenProgram
 
+FOUR = "@four"
+"""The dim of the four random numbers of a counter."""
+
 LARGEST = 3.4028234663852886e38
 """The largest number of float32."""
 
@@ -211,15 +214,51 @@ def top(v: TokenProgram, node: Node, place: Place) -> Made:
 def noise(v: TokenProgram, node: Node, place: Place) -> Made:
     """The factor of a dropout: 0 or 1/(1 - p), by a number of the seed and of the element's place
     in memory; without a seed 1."""
-    seed = v.graph[node.operands[1]].op.name
+    seed = v.memory[v.graph[node.operands[1]].op.name]
     p = _number(v, node.op.p)
-    counter = _counted(v, node, place)
-    with v.k.branch(v.k.given(v.memory[seed])) as there, v.inner():
-        drawn = v.k.random(v.k.load(v.memory[seed]), counter)
+    with v.k.branch(v.k.given(seed)) as there, v.inner():
+        drawn = _drawn(v, node, place, v.k.load(seed))
         there.give(v.k.where(drawn >= p, 1.0 / (1.0 - p), 0.0))
     with v.k.otherwise(there) as missing:
-        missing.give(v.k.full(1.0, *counter.dims))
-    return Padded(there.results[0], finite=frozenset(dim.name for dim in counter.dims))
+        missing.give(v.k.full(1.0, *drawn.dims))
+    return Padded(there.results[0], finite=frozenset(dim.name for dim in drawn.dims))
+
+
+def _drawn(v: TokenProgram, node: Node, place: Place, seed: Tile) -> Tile:
+    """The random numbers of a value: of each row of its last dim the fours of its counters."""
+    *front, last = node.type.axes
+    if last.kind != "dim":
+        return v.k.random(seed, _counted(v, node.type.axes, place))
+    at = place[last.name].at
+    row = _counted(v, front, place) * v.whole_number(sympy.ceiling(last.size / 4)).to("i64")
+    if not v.is_own(last.name, place[last.name]) or last.name not in at.value.type.names:
+        return _one_of_four(v, seed, row, at)
+    length, first = v.length(last), v.firsts.get(last.name, v.k.lift(0, "i32"))
+    with v.k.branch(v.k.at_most(length, 3)) as few, v.inner():
+        few.give(_one_of_four(v, seed, row, at))
+    with v.k.otherwise(few) as many, v.inner():
+        fourth = v.k.iota(last.name, sympy.floor(length / 4)) + first // 4
+        names = tuple(dim.name for dim in few.given[0].dims)
+        counter = v.k.apply("add", row, fourth.to("i64"), dims_in=names)
+        many.give(v.k.random(seed, counter, v.dim(last.name, last)))
+    return few.results[0]
+
+
+def _one_of_four(v: TokenProgram, seed: Tile, row: Tile, at: Tile) -> Tile:
+    """The random numbers at places that may not follow each other."""
+    before = v.k.apply("max", at, 0)
+    counter = row + (before // 4).to("i64")
+    names = tuple(dim.name for dim in (*row.dims, *at.dims))
+    lane, one = Dim(FOUR, sympy.Integer(4)), Dim(FOUR, sympy.Integer(1))
+    counter = counter.ordered(*names)
+    every = v.k.random(seed, counter.over(*counter.dims, one), lane)
+    wanted = v.k.apply("eq", before % 4, v.k.iota(FOUR, 4), dims_in=_within(at, FOUR))
+    return v.k.apply("where", wanted, every, 0.0, dims_in=(*names, FOUR)).sum(FOUR)
+
+
+def _within(tile: Tile, name: str) -> tuple[str, ...]:
+    """The dims of a tile, and a further one."""
+    return (*(dim.name for dim in tile.dims), name)
 
 
 def _number(v: TokenProgram, value: sympy.Expr) -> Tile:
@@ -227,9 +266,9 @@ def _number(v: TokenProgram, value: sympy.Expr) -> Tile:
     return v.k.lift(value if value.is_number else v.option(value, whole=False))
 
 
-def _counted(v: TokenProgram, node: Node, place: Place) -> Tile:
-    """How many elements of a value come before each in memory."""
-    first, *rest = node.type.axes
+def _counted(v: TokenProgram, axes: Sequence[Axis], place: Place) -> Tile:
+    """How many elements of some axes come before each in memory."""
+    first, *rest = axes
     found = place[first.name].at.to("i64")
     for axis in rest:
         found = found * v.whole_number(axis.size).to("i64") + place[axis.name].at.to("i64")
@@ -252,6 +291,24 @@ def gather(v: TokenProgram, node: Node, place: Place) -> Made:
         return _gathered(v, node, place, x.tile, mask)
     there = Index(x.tile, mask=mask)
     return v.stored(value, {**v.part(value, place), node.op.axis: there})
+
+
+def join(v: TokenProgram, node: Node, place: Place) -> Made:
+    """The operand that a place lies in, as many places earlier as those before it have."""
+    at, first, found = place[node.op.into.name], v.k.lift(0, "i32"), None
+    for name, operand in zip(node.op.axes, node.operands, strict=True):
+        after = first + v.whole_number(v.graph[operand].type.axis(name).size)
+        inside = (at.at >= first) & (at.at < after)
+        mask = inside if at.mask is None else inside & at.mask
+        there = Index(at.at - first, mask=mask)
+        x = v.stored(operand, {**v.part(operand, place), name: there})
+        if isinstance(x, Refusal):
+            return x
+        tile = x.wide().tile
+        found = tile if found is None else v.k.where(at.at < first, found, tile)
+        first = after
+    assert found is not None
+    return Padded(found)
 
 
 def _gathered(v: TokenProgram, node: Node, place: Place, at: Tile, mask: Tile) -> Made:
@@ -340,6 +397,7 @@ TOKEN_RULES: Rules = {
     ir.Reduce: reduce,
     ir.Contract: contract,
     ir.Gather: gather,
+    ir.Join: join,
     ir.Shift: shift,
     ir.Window: window,
     ck.Move: move,

@@ -86,7 +86,7 @@ class Looks:
         """The most steps on the way to each node."""
         found = dict[int, sympy.Expr]()
         for node in self.graph:
-            found[node.id] = furthest(found[each] for each in node.operands) + steps(node)
+            found[node.id] = furthest(found[each] for each in _read(node)) + steps(node)
         return found
 
     def _later(self, node: Node) -> sympy.Expr:
@@ -114,8 +114,13 @@ class Looks:
             return
         if isinstance(node.op, ir.Shift) or _moves(node, self.stream):
             shift = shift - node.op.steps
-        for operand in node.operands:
+        for operand in _read(node):
             self._find(operand, shift)
+
+
+def _read(node: Node) -> tuple[int, ...]:
+    """The operands whose values a node is made of; that of a dropout gives its shape alone."""
+    return node.operands[1:] if isinstance(node.op, ir.Noise) else node.operands
 
 
 def _moves(node: Node, stream: str) -> bool:

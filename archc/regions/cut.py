@@ -88,12 +88,15 @@ class _Partition:
 
     def join(self, one: int, other: int) -> None:
         """Make one group of two, if no path leaves it and comes back, and no choice is made in it
-        that it reads: a gradient must not choose anew."""
+        that it reads: a gradient must not choose anew. Parts that are joined are read at other
+        places than they are made at, and what a short convolution walks over stays where it is."""
         a, b = self.home[one], self.home[other]
         if a == b or self._leads_around(a, b) or self._leads_around(b, a):
             return
         both = {*self.members[a], *self.members[b]}
         if any(id in both and behind & both for id, behind in self.behind.items()):
+            return
+        if {ir.Join, ir.Window} <= {type(self.graph[id].op) for id in both}:
             return
         for id in self.members.pop(b):
             self.home[id] = a

@@ -12,8 +12,9 @@ from typing import Any
 
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK_OPS
-from archc.ir.token_region import Gradient, TokenRegion
-from archc.ir.value_names import cotangent
+from archc.ir.graph import Graph
+from archc.ir.token_region import Gradient, TokenRegion, is_token_type
+from archc.ir.value_names import cotangent, primal
 from archc.regions.inverse import with_gathers
 
 Differentiate = Callable[..., Any]
@@ -37,5 +38,24 @@ def gradient_of(region: TokenRegion, differentiate: Differentiate) -> Gradient:
     assert not found.saved, [each.name for each in found.saved]
     reached = tuple(name for name in wanted if name not in found.unreached) or wanted
     backward = found.backward.copy()
-    backward.outputs = {cotangent(name): backward.outputs[cotangent(name)] for name in reached}
-    return Gradient(with_gathers(backward), reached, given)
+    alike = _alike(region, backward, reached)
+    made = tuple(name for name in reached if name not in alike)
+    backward.outputs = {cotangent(name): backward.outputs[cotangent(name)] for name in made}
+    return Gradient(with_gathers(backward), made, given, alike)
+
+
+def _alike(region: TokenRegion, backward: Graph, names: tuple[str, ...]) -> dict[str, str]:
+    """The inputs whose cotangent another input has too, or an output, where both run along all
+    tokens: by name, the cotangent that it is. At least one of an input is left."""
+    first, found = dict[int, str](), dict[str, str]()
+    for name in names:
+        node = backward[backward.outputs[cotangent(name)]]
+        if not is_token_type(node.type, region.stream) or region.edge(name) is not None:
+            continue
+        if isinstance(node.op, ir.Input) and region.edge(primal(node.op.name) or "") is None:
+            found[name] = node.op.name
+        elif node.id in first:
+            found[name] = first[node.id]
+        else:
+            first[node.id] = cotangent(name)
+    return found if len(found) < len(names) else {}

@@ -20,7 +20,7 @@ def fits(graph: Graph, node: Node, stream: str) -> bool:
     if not is_token_type(node.type, stream):
         return False
     match node.op:
-        case ir.Elementwise():
+        case ir.Elementwise() | ir.Join():
             return all(_one_stream(graph[o], stream) for o in node.operands)
         case ir.Reduce(fn, axes):
             kinds = {graph[node.operands[0]].type.axis(name).kind for name in axes}

@@ -180,3 +180,10 @@ def real_remainder(x, y):
 def real_quotient(x, y):
     """floor(x / y) of real numbers: `//` of Triton is for integers."""
     return tl.floor((x - real_remainder(x, y)) / y + 0.5)
+
+
+@kernel
+def four_random(seed, counter):
+    """The four random numbers of each counter, along two further dims of 2."""
+    a, b, c, d = tl.rand4x(seed, counter)
+    return tl.join(tl.join(a, c), tl.join(b, d))

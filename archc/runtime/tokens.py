@@ -165,7 +165,7 @@ def with_gradients(passes: Callable, inputs: tuple, rest: tuple, places: tuple) 
 def gradients_again(outputs: tuple, slopes: list, learns: list) -> list:
     """The gradients of those that ask for one, which have gradients themselves. An output that
     only compares what it is made of has none to give."""
-    asked = [x for x in learns if x.requires_grad]
+    asked = [x for x in learns if x is not None and x.requires_grad]
     pairs = zip(outputs, slopes, strict=True)
     given = [(y, d.to(y.dtype)) for y, d in pairs if y.requires_grad]
     if not given:
@@ -173,14 +173,27 @@ def gradients_again(outputs: tuple, slopes: list, learns: list) -> list:
     made, arrived = zip(*given, strict=True)
     found = torch.autograd.grad(made, asked, arrived, create_graph=True, allow_unused=True)
     rest = iter(found)
-    return [next(rest) if x.requires_grad else None for x in learns]
+    return [next(rest) if x is not None and x.requires_grad else None for x in learns]
 
 
-def like_those_of(names: list, wanted: list, *inputs: Any) -> Any:
-    """Empty tensors like the gradients of inputs: contiguous."""
-    pairs = zip(names, inputs, strict=False)
-    found = tuple(x.new_empty(x.shape) for name, x in pairs if name in wanted)
-    return found[0] if len(found) == 1 else found
+def like_those_of(names: list, learns: dict, *inputs: Any) -> Any:
+    """Empty tensors like the gradients of inputs: contiguous; of one that others have too of the
+    wider dtype."""
+    found, given = [], dict(zip(names, inputs, strict=False))
+    for name in [name for name, same in learns.items() if not same]:
+        kinds = [given[each] for each, same in learns.items() if name in (each, same)]
+        kind = token_kind(False, *kinds) if len(kinds) > 1 else given[name].dtype
+        found.append(given[name].new_empty(given[name].shape, dtype=kind))
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def shared_out(names: list, learns: dict, inputs: tuple, slopes: list, made: Any) -> list:
+    """The gradients of inputs, of those that kernels made and those that are the same as others."""
+    wanted = [name for name, same in learns.items() if not same]
+    found = dict(zip(wanted, made if isinstance(made, tuple) else (made,), strict=True))
+    found |= {str(place): d for place, d in enumerate(slopes)}
+    pairs = zip(names, inputs, strict=True)
+    return [found[learns[n] or n].to(x.dtype) if n in learns else None for n, x in pairs]
 
 
 def filled_by(kernel: Callable, room: Callable, results: int) -> Callable:
@@ -200,9 +213,10 @@ def new_token_op(
 ) -> Callable:  # fmt: skip
     """The op of a token region: of `tensors`, by name (`x?` may be None), and of `numbers`, as a
     schema has them, the last of which are the dtypes of its results; those of `learning` have
-    gradients. `values` and `gradient` launch kernels, `room` says what results are like; `passes`
-    in PyTorch, which have the `results` at these places, are what has a second gradient."""
-    names, wanted, count = tensors.split(), learning.split(), len(results)
+    gradients, `x=z` that of z, `x=0` that of the first result. `values` and `gradient` launch
+    kernels, `room` is for results; `passes` have `results` and a second gradient."""
+    names, count = tensors.split(), len(results)
+    learns = {name: same for name, _, same in (each.partition("=") for each in learning.split())}
     given = [f"Tensor? {name[:-1]}" if name[-1] == "?" else f"Tensor {name}" for name in names]
 
     def keep(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -213,23 +227,23 @@ def new_token_op(
 
     def derive(ctx: Any, *arriving: Tensor | None) -> tuple:
         slopes = [or_zero(d, like) for d, like in zip(arriving, ctx.like, strict=True)]
-        own = ctx.rest[:-count]
+        saved, own = ctx.saved_tensors, ctx.rest[:-count]  # unpacked once: checkpoints ask for it
         if torch.is_grad_enabled():
-            learns = [x for n, x in zip(names, ctx.saved_tensors, strict=True) if n in wanted]
-            outputs = with_gradients(passes, ctx.saved_tensors, own, results)
-            made = iter(gradients_again(outputs, slopes, learns))
+            inputs = [x if x is None else x.view_as(x) for x in saved]  # one may be made of another
+            outputs = with_gradients(passes, tuple(inputs), own, results)
+            asked = [x if n in learns else None for n, x in zip(names, inputs, strict=True)]
+            ds = gradients_again(outputs, slopes, asked)
         else:
-            found = gradient_op(*ctx.saved_tensors, *slopes, *own)
-            made = iter(found if isinstance(found, tuple) else (found,))
-        ds = [next(made) if name in wanted else None for name in names]
+            made = gradient_op(*saved, *slopes, *own)
+            ds = shared_out(names, learns, saved, slopes, made)
         return (*ds, *(None for _ in ctx.rest))
 
     slopes, rest = [f"Tensor d_{place}" for place in range(count)], numbers.split("; ")
     schema = ", ".join([*given, *slopes, *rest[:-count]])
-    returned = ", ".join(["Tensor"] * len(wanted))
+    returned = ", ".join(["Tensor"] * [*learns.values()].count(""))
     gradient_op = new_op(
         space, f"{title}_gradient({schema}) -> ({returned})", as_op(gradient),
-        partial(like_those_of, names, wanted), no_second_gradient,
+        partial(like_those_of, names, learns), no_second_gradient,
     )  # fmt: skip
     schema = f"{title}({', '.join([*given, *rest])}) -> ({', '.join(['Tensor'] * count)})"
     return new_op(space, schema, as_op(filled_by(values, room, count)), room, derive, keep)

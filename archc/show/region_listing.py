@@ -20,7 +20,6 @@ from archc.ir.token_region import Left, TokenRegion
 from archc.lowering.token import RegionKernels
 
 ALONE = {
-    ir.Join: "values one behind the other along a dim, a copy that no kernel makes yet",
     ir.Reshape: "a dim counted otherwise, a view where memory allows it",
     ir.Substitute: "a triangular system along the tokens, which torch solves",
 }

@@ -309,7 +309,8 @@ def _cast(m: Interpreter, s: lang.Statement) -> None:
 def _random(m: Interpreter, s: lang.Statement) -> None:
     seed, counter = (m[value].long() for value in s.operands)
     seed = seed.reshape(-1, *(1 for _ in counter.shape[1:]))
-    m.make(s, uniform(seed, counter))
+    made = uniform(seed, counter)
+    m.make(s, made[..., 0] if s.op.dim is None else made.flatten(-2))
 
 
 def _given(m: Interpreter, s: lang.Statement) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+import sympy
+
 from archc.functions.definitions import FUNCTIONS, Kind
 from archc.tile import language as lang
 
@@ -159,7 +161,11 @@ def _random(program: lang.Program, s: lang.Statement) -> str:
     seed, counter = s.operands
     if seed.type.dims or any(lang.kind(value.type.dtype) != "int" for value in s.operands):
         return "random numbers are of a seed and integers"
-    return _made(s, lang.Type("f32", counter.type.dims))
+    if s.op.dim is None:
+        return _made(s, lang.Type("f32", counter.type.dims))
+    if not counter.type.dims or counter.type.dims[-1].length != sympy.floor(s.op.dim.length / 4):
+        return f"{shown(counter.type)} has no fourth of {s.op.dim.name} as its last dim"
+    return _made(s, lang.Type("f32", (*counter.type.dims[:-1], s.op.dim)))
 
 
 def _reduce(program: lang.Program, s: lang.Statement) -> str:

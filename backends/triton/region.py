@@ -40,7 +40,7 @@ from archc.dims import TIME, Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.ir.token_region import TokenRegion
-from archc.ir.value_names import cotangent
+from archc.ir.value_names import cotangent, primal
 from archc.lowering.token import BLOCK_T, BORDERS, EACH, IO, Lowered, RegionKernels
 from archc.lowering.token_borders import ROWS, SEQUENCES
 from archc.tile.language import Buffer
@@ -90,7 +90,8 @@ class RegionFunction:
         self.taken = set(names.taken)
         real = [n for n in self.arguments if self.nodes[n].type.dtype == "real"]
         self.like = self.arguments[real[0]]
-        self.wanted = [each for each in self.arguments if each in made.backward.wanted]
+        self.backward = self.kernels.made.backward
+        self.wanted = [each for each in self.arguments if each in self.backward.wanted]
 
     def _kernels(self, made: RegionKernels, names: Names) -> Variant:
         """The kernels, which make the tails of a region too."""
@@ -393,6 +394,10 @@ class RegionFunction:
         """Room for a gradient, or for the sums of all programs."""
         like = self.arguments[name]
         shares = made.shares.get(cotangent(name))
+        same = [n for n, d in self.backward.alike.items() if d == cotangent(name)]
+        if same:
+            others = ", ".join(self.arguments[each] for each in (name, *same))
+            return f"{like}.new_empty({like}.shape, dtype=token_kind(False, {others}))"
         if not shares:
             return f"{like}.new_empty({like}.shape)"
         counts = dict(made.program.grid)
@@ -464,7 +469,7 @@ class RegionFunction:
     def _write_op(self) -> None:
         """The op."""
         writer, title, places = Writer(), self.title, self._places()
-        names = [self.arguments[n] for n in self.wanted]
+        names = self._learning()
         maybe = [f"{each}?" for each in [*self.seeds.values(), *self._borders()]]
         arguments = " ".join([*self.arguments.values(), *maybe])
         numbers = "; ".join(self._numbers())
@@ -476,6 +481,19 @@ class RegionFunction:
         ]  # fmt: skip
         writer.call(f"{title}_op = new_token_op(", given, ")")
         self.file.sections.append(writer.text())
+
+    def _learning(self) -> list[str]:
+        """The arguments with a gradient: `x=z` has that of z, `x=0` that of the first result."""
+        results, found = [*self.kernels.outputs], []
+        for name, argument in self.arguments.items():
+            same = primal(self.backward.alike.get(name, ""))
+            if name in self.wanted:
+                found.append(argument)
+            elif same in results:
+                found.append(f"{argument}={results.index(same)}")
+            elif same is not None:
+                found.append(f"{argument}={self.arguments[same]}")
+        return found
 
     def _places(self) -> list[int]:
         """The places of the op's results among those of the passes."""

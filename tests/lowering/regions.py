@@ -223,11 +223,14 @@ class Trial:
         whether dropout has its seeds."""
         torch.manual_seed(3)
         given, outputs, wanted = self.expected(seeded=seeded)
-        found = lower(self.region, gradient_of(self.region, gradient))
+        backward = gradient_of(self.region, gradient)
+        found = lower(self.region, backward)
         assert not isinstance(found, Refusal), found
         made = self.ran(found.values, given, {n: x.shape for n, x in outputs.items()})
         slopes = {n: x.shape for n, x in wanted.items() if n in found.gradient.buffers}
         made |= self.ran(found.gradient, given, slopes)
+        every = {**given, **made}
+        made |= {f"d.{name}": every[same] for name, same in backward.alike.items()}
         wanted = {n: x for n, x in wanted.items() if n in made}
         every = {**outputs, **wanted}
         return {n: distance(made[n], x) for n, x in every.items()}

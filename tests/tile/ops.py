@@ -145,9 +145,14 @@ def drawn() -> Case:
     k = Composer("drawn", "y = random(seed, place).")
     (seed,) = k.sizes("SEED")
     y, n = k.buffer("y", n=64), k.iota("n", 64)
+    z = k.buffer("z", n=64)
     k.store(y, n, value=k.random(k.lift(seed), n))
+    fourth = k.iota("n", 16) + 16
+    k.store(z, n, value=k.random(k.lift(seed), fourth, dim("n", 64)))
     wanted = uniform(torch.tensor([1234]), torch.arange(64))
-    return Case(k.done(), {"y": torch.full((64,), -7.0)}, {"SEED": 1234}, {}, {"y": wanted})
+    tensors = {"y": torch.full((64,), -7.0), "z": torch.full((64,), -7.0)}
+    made = {"y": wanted[:, 0], "z": wanted[16:32].flatten()}
+    return Case(k.done(), tensors, {"SEED": 1234}, {}, made)
 
 
 OPS: Mapping[str, Callable[[], Case]] = {

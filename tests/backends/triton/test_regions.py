@@ -27,10 +27,12 @@ DROPPED = OWN / "dropped.arch"
 def test_layers_of_a_kind_each_by_kernels() -> None:
     """In one process. Of batches: values, gradients and gradients of gradients, those of a learned
     base of rotations, which come through tables that a region reads, and of what is only compared,
-    which are zero. Packed: looks at what is made, of which the last tokens leave the kernel. With
-    dropout: what PyTorch makes of the factors of the same seeds; the same again with one seed of
-    torch, checkpointed, in one graph; nothing dropped outside of training."""
-    names = [LEARNED, OWN / "compared.arch"]
+    which are zero. Parts of heads, and routers. Packed: looks at what is made, of which the last
+    tokens leave the kernel. With dropout: what PyTorch makes of the factors of the same seeds; the
+    same again with one seed of torch, checkpointed, in one graph; nothing dropped outside of
+    training."""
+    own = [OWN / f"{name}.arch" for name in ("compared", "halves", "residual")]
+    names = [LEARNED, *own, "moe"]
     batches = ["tokens swiglu 5 4", *(f"tokens {name} 5 4" for name in names)]
     dropped = [f"tokens {DROPPED} 5 4", f"packed {DROPPED} 4", f"drawn {DROPPED} 5 4"]
     found = errors(*batches, f"packed {OWN / 'chained.arch'} 4", *dropped)
