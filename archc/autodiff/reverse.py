@@ -109,8 +109,9 @@ class _Walk:
         """The sum of what arrived at a value, named after it."""
         graph = self.builder.graph
         d = self.builder.sum(self.arrived[node.id])
-        if node.name is not None and graph[d].name is None and not _is_input(graph[d]):
-            graph.rename(d, f"d_{node.name}", node.span)
+        name = node.name or getattr(node.op, "held", "")
+        if name and graph[d].name is None and not _is_input(graph[d]):
+            graph.rename(d, f"d_{name}", node.span)
         return d
 
     def leave(self, input: Node) -> int:

@@ -73,9 +73,9 @@ def _source(graph: Graph, id: int) -> str:
     """The name of the nearest value that a first operand comes from; "" if it has none."""
     node = graph[id]
     while node.operands:
-        node = graph[node.operands[0]]
-        if type(node.op) in HELD and len(node.operands) > 1:
-            return HELD[type(node.op)]
+        node = graph[node.operands[getattr(node.op, "fn", "") == "where"]]
         if node.name or isinstance(node.op, ir.Result | ir.Input):
             return node.name or node.op.name
+        if type(node.op) in HELD and len(node.operands) > 1:
+            return HELD[type(node.op)]
     return ""

@@ -356,9 +356,13 @@ class _Kernel:
 
 def _while_there(kernel: Kernel) -> Iterator[tuple[str, int]]:
     """The values that a kernel stores, in order, but each as soon as no product is missing for it:
-    what it is made of need not be held any longer."""
-    graph = kernel.graph
-    here = {node.id for node in made_here(kernel) if _is_product(node)}
+    what it is made of need not be held any longer. What is made element by element is in order of
+    its names, so that kernels which store the same are the same."""
+    graph, made = kernel.graph, made_here(kernel)
+    if all(isinstance(node.op, ir.Elementwise) or len(node.operands) < 2 for node in made):
+        yield from sorted(kernel.stores.items())
+        return
+    here = {node.id for node in made if _is_product(node)}
     needs = {id: here & {id, *graph.ancestors(id)} for id in kernel.stores.values()}
     waiting, done = dict(kernel.stores), set[int]()
     while waiting:

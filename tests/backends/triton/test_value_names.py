@@ -2,7 +2,10 @@
 
 import re
 
-from archc.compile import elaborated, text_of
+import pytest
+
+import archc
+from archc.compile import elaborated, programs_of, text_of
 from archc.source import Source
 
 SPEC = """
@@ -23,3 +26,13 @@ def test_an_output_may_begin_like_what_is_saved() -> None:
     )
     digest = re.compile(r"(?<=sha256 )[0-9a-f]+|(?<=memory_)[0-9a-f]{12}")
     assert digest.sub("", one).replace("savedup", "results") == digest.sub("", other)
+
+
+@pytest.mark.parametrize("spec", ["gla", "kda"])
+def test_buffers_are_called_by_what_they_hold(spec: str) -> None:
+    """Not by the op that made them: gradients of scores, and their diagonal."""
+    programs = programs_of(archc.load(spec).layer)
+    names = {buffer.name for program in programs.values() for buffer in program.buffers}
+    ops = re.compile(r"(sum|plus|minus|product|scan)(_\d+)?(_moved)?")
+    assert not [name for name in names if ops.fullmatch(name)]
+    assert {"d_scores", "d_scores_sum"} <= names
