@@ -17,9 +17,13 @@ OWN = Path(__file__).parents[1] / "backends/triton/recurrences"
 
 
 @lru_cache(maxsize=16)
-def walks(spec: str, backward: bool = False) -> Mapping[str, tuple[Kernel, Segments | str]]:
-    """The walks of a spec's one recurrence by the states that they carry, in segments."""
-    layer = for_kernels(lowered(archc.load(spec).layer))
+def walks(
+    spec: str, backward: bool = False, ready: bool = True
+) -> Mapping[str, tuple[Kernel, Segments | str]]:
+    """The walks of a spec's one recurrence by the states that they carry, in segments; those that
+    kernels would make token by token too, unless the layer is `ready` for kernels."""
+    layer = lowered(archc.load(spec).layer)
+    layer = for_kernels(layer) if ready else layer
     (recurrence,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
     form = recurrence.chunked
     graph = prepared(form.backward if backward else form.forward, recurrence.heads)
@@ -110,7 +114,7 @@ def test_what_goes_whole_says_why() -> None:
     assert "no dim of these is free of it" in str(walks("ssm")["h"][1])
     linked = walks(str(OWN.parents[2] / "newcomers/titans.arch"))
     assert "several states meet" in str(linked["M S"][1])
-    cascade = walks(str(OWN / "cascade.arch"))
+    cascade = walks(str(OWN / "cascade.arch"), ready=False)
     assert "does not walk chunks" in str(cascade["S"][1])
 
 
