@@ -321,6 +321,8 @@ def _gathered(v: TokenProgram, node: Node, place: Place, at: Tile, mask: Tile) -
     if axis not in found.labels or not at.dims:
         return v.refused(node, f"one place along {axis} of a short convolution")
     (label,) = (dim.name for dim in at.dims)
+    if at.dims[0].length != v.length(v.axes[axis]):
+        return v.refused(node, f"another number of places along {axis} of a short convolution")
     dims = [Dim(axis, at.dims[0].length) if d.name == axis else d for d in found.tile.dims]
     there = v.k.where(mask, at, 0).along(**{label: axis}).over(*dims)
     picked = found.tile.pick(there, axis).along(**{axis: label})

@@ -88,15 +88,17 @@ class _Partition:
 
     def join(self, one: int, other: int) -> None:
         """Make one group of two, if no path leaves it and comes back, and no choice is made in it
-        that it reads: a gradient must not choose anew. Parts that are joined are read at other
-        places than they are made at, and what a short convolution walks over stays where it is."""
+        that it reads: a gradient must not choose anew. No part of a dim stands beside a short
+        convolution, of whose values Triton cannot pick more or fewer than there are."""
         a, b = self.home[one], self.home[other]
         if a == b or self._leads_around(a, b) or self._leads_around(b, a):
             return
         both = {*self.members[a], *self.members[b]}
         if any(id in both and behind & both for id, behind in self.behind.items()):
             return
-        if {ir.Join, ir.Window} <= {type(self.graph[id].op) for id in both}:
+        nodes = [self.graph[id] for id in both]
+        walks = any(isinstance(node.op, ir.Window) for node in nodes)
+        if walks and any(_changes_length(self.graph, node) for node in nodes):
             return
         for id in self.members.pop(b):
             self.home[id] = a
@@ -125,6 +127,16 @@ class _Partition:
         """The groups of these nodes."""
         found = dict.fromkeys(self.home[id] for id in ids)
         return [frozenset(self.members[group]) for group in found]
+
+
+def _changes_length(graph: Graph, node: Node) -> bool:
+    """Whether a node has a part of a dim, or joins parts."""
+    if isinstance(node.op, ir.Join):
+        return True
+    if not isinstance(node.op, ir.Gather):
+        return False
+    value, index = (graph[id].type for id in node.operands)
+    return [axis.size for axis in index.axes] != [value.axis(node.op.axis).size]
 
 
 # --- one region ---------------------------------------------------------------------------------

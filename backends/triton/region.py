@@ -461,7 +461,8 @@ class RegionFunction:
         """The arguments of the op besides tensors, as a schema has them."""
         counts = [a.size for node in self.graph for a in node.type.axes]
         counts += [node.op.count for node in self.graph if isinstance(node.op, ir.Top)]
-        whole = {str(s) for count in counts for s in count.free_symbols}
+        counts += [node.op.value for node in self.graph if isinstance(node.op, ir.Constant)]
+        whole = {str(s) for count in counts for s in count.free_symbols if s.is_integer}
         kinds = [f"ScalarType {name}" for name in self._kinds()]
         more = [f"{'int' if name in whole else 'float'} {name}" for name in self.extra]
         return [*more, *kinds]
