@@ -204,6 +204,17 @@ def test_parts_of_heads_are_joined_in_their_region(text: str) -> None:
     assert not {n.id for n in layer.graph if isinstance(n.op, ir.Join)} - region.members
 
 
+def test_parts_of_what_is_convolved_are_regions_of_their_own() -> None:
+    """Triton picks no more elements of a walk's tile than there are, and a size that is read as a
+    number alone is a whole one."""
+    layer = lowered(archc.parse(TURNED).layer)
+    kinds = [{type(node.op) for node in region.graph} for region in regions_of(layer)]
+    assert any(ir.Window in each for each in kinds) and any(ir.Join in each for each in kinds)
+    assert not any({ir.Window, ir.Join} <= each for each in kinds)
+    plan = Plan(layer)
+    assert "float R" not in whole_in_kernels(plan).text(plan)
+
+
 def test_what_surrounds_a_memory_is_five_regions() -> None:
     """Convolutions with their norms, the gate's softplus, and the gated norm at the end."""
     found = regions_of(lowered(archc.load("kda").layer))
