@@ -282,7 +282,8 @@ def advance(into: Any, after: Any, live: Tensor) -> None:
     ]
     if found:  # one launch for all that lie alike
         every = [x for _, x, _ in found]
-        torch._foreach_copy_(every, [y * live if how == "count" else y for how, _, y in found])
+        made = [y * live if how == "count" else y for how, _, y in found]
+        torch.ops.aten._foreach_copy_(every, made)
 
 
 def changed(state: Any) -> list[Tensor]:

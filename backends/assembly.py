@@ -25,7 +25,8 @@ def assembled(file: File, embedded: bool = True, check: str = "") -> str:
         later = [each.text for each in needs.definitions if embedded and each.name not in first]
         sections += [CHECK, *later, check]
     body = "\n\n\n".join(text.strip("\n") for text in sections)
-    blank = [""] if re.match(r"[A-Z]+ = ", body) else ["", ""]
+    body = re.sub(r"(?m)^([A-Z_]+ = .*)\n\n\n(?=[A-Z_]+ = )", r"\1\n", body)
+    blank = [""] if re.match(r"[A-Z_]+ = ", body) else ["", ""]
     return "\n".join([*imports_of(needs, embedded), *blank, body, ""])
 
 

@@ -113,11 +113,13 @@ class _OneReader(Listed):
             found += own if head == self.packed.head else [self.heads[head.name]]
         return found
 
-    def load(self, source: Source, tokens: Tokens | None, masks: Sequence[Tile]) -> Known:
+    def load(
+        self, source: Source, tokens: Tokens | None, masks: Sequence[Tile], apart: bool = False
+    ) -> Known:
         """A source at some tokens; of the reader, only the rows that there are."""
         if source.role != READ:
             masks = [self.in_mine] if self.of_rows(source) else []
-        return super().load(source, tokens, masks)
+        return super().load(source, tokens, masks, apart)
 
     def walk(self, carried: Sequence[Tile], turn: Turn) -> list[Tile]:
         """The walk over the tokens that the reader has chosen, in order: single tokens, or blocks,

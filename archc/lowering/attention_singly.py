@@ -60,10 +60,12 @@ class _Entries(GradientOfRead, _OfOneReader):
         """Whether there are such tokens; of the reader, such heads."""
         return super().inside_of(tokens, role) if role == READ else self.in_rows
 
-    def load(self, source: Source, tokens: Tokens | None, masks: Sequence[Tile]) -> Known:
+    def load(
+        self, source: Source, tokens: Tokens | None, masks: Sequence[Tile], apart: bool = False
+    ) -> Known:
         """A source at some tokens; one of the reader or of all, for the heads that there are."""
         rows = [] if source.role == READ or not self.of_rows(source) else [self.in_rows]
-        return super().load(source, tokens, masks if source.role == READ else rows)
+        return super().load(source, tokens, masks if source.role == READ else rows, apart)
 
     def walk(self, carried: Sequence[Tile], turn: Turn) -> list[Tile]:
         """The heads of the reader, in blocks."""

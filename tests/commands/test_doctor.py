@@ -81,7 +81,9 @@ def test_quirks_are_those_of_the_machine() -> None:
     assert quirks_of(replace(HOPPER, capability=None, triton=None)) == list(QUIRKS)
     old = {quirk.id for quirk in quirks_of(replace(HOPPER, capability=(8, 0)))}
     new = {quirk.id for quirk in quirks_of(HOPPER)}
-    assert new - old == {"turned-product", "warps-of-a-setting", "ptxas-12.8"}
+    assert new - old == {
+        "turned-product", "warps-of-a-setting", "ptxas-12.8", "products-and-more",
+    }  # fmt: skip
     text = "\n".join(report(HOPPER))
     for quirk in quirks_of(HOPPER):
         assert f"\n  {quirk.id}\n" in text and quirk.sources[0] in text

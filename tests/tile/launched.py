@@ -20,8 +20,8 @@ import triton.language as tl
 
 from archc.runtime.jit import kernel
 from archc.runtime.tiles import (
-    dot_apart, grid_barrier, join_max, join_min, join_product, load_tile, logistic, pushed,
-    real_power, real_quotient, real_remainder, sequence_rows, store_tile,
+    dot_apart, four_random, grid_barrier, join_max, join_min, join_product, load_tile, logistic,
+    pushed, real_power, real_quotient, real_remainder, sequence_rows, store_tile,
 )
 
 
