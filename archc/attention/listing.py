@@ -96,8 +96,7 @@ def lines(fold: WeightedSum) -> Iterator[tuple[str, str]]:
     own = {role: [n for n in fold.learned if fold.source(n).role == role]
            for role in ("reader", "same", "read")}  # fmt: skip
     readers = ", ".join([*own["reader"], *own["same"]])
-    wide = "; in float32, else in PyTorch, all pairs at once" if fold.squares else ""
-    yield "gradient", f"of {readers} by readers, of {', '.join(own['read'])} by tokens read{wide}"
+    yield "gradient", f"of {readers} by readers, of {', '.join(own['read'])} by tokens read"
     if fold.softmax:
         more = "" if fold.alone else ", and of each reader and head the log of the sum of weights"
         yield "kept", f"what is made{more}"

@@ -133,8 +133,6 @@ class FoldFunction(AttendFunction):
             return " and ".join([*tests, f"not {learns}"])
         if self.op.decode is not None:
             tests.append(f"{readers} >= {FEW}")
-        if any(fold.squares for fold in self.folds):  # not seen to be right in 16 bits
-            tests.append(f"({tensors[0]}.dtype == torch.float32 or not {learns})")
         if self.trees:
             tests += [f"{readers} >= {FEW}", f"{readers} == {self._tokens_read()}"]
             tests.append(f"has_span_room({tensors[0]})")
