@@ -26,6 +26,11 @@ def has_span_room(x: Tensor) -> bool:
     return torch.cuda.get_device_capability(x.device)[0] in (9, 10)
 
 
+def level_rows(size: int, dtype: torch.dtype) -> int:
+    """The rows of a block of the kernels between levels, whose spans have so many tokens."""
+    return min(size, 64 if dtype.itemsize == 2 else 32)
+
+
 class Given(NamedTuple):
     """The inputs of such an attention. `sources` in the order of the kernels' arguments, each of a
     "reader", of a token "read", or the "same" for all, as `roles` say, and a vector or not; at the
@@ -164,12 +169,21 @@ def padded(x: Tensor, tokens: int) -> Tensor:
 # --- the tree ------------------------------------------------------------------------------------
 
 
+class Moves(NamedTuple):
+    """Kernels of what is at the borders of spans: of the smallest ones, of `rows` of q and k at
+    those of spans of twice the length, and of the matrices of these."""
+
+    borders: Callable
+    rows: Callable
+    join: Callable
+
+
 class Tree:
     """An attention under way: q and k at the borders of the level that it has come to, and the
     matrices of the spans there."""
 
-    def __init__(self, borders: Callable, given: Given):
-        self.given = given
+    def __init__(self, moves: Moves, given: Given):
+        self.given, self.moves = given, moves
         first = given.sources[given.ends[0]]
         self.shape, self.heads = first.shape, first.shape[2:-1]
         self.short = SHORTEST // ranks_of(len(given.ranks))
@@ -183,19 +197,20 @@ class Tree:
             for x, role in zip(given.sources, given.roles, strict=True)
         ]
         (B, _, h, K), inner = self.rows[0].shape, SHORTEST
-        self.q, self.k = (first.new_empty((B, h, self.tokens, K)) for _ in range(2))
+        self.both = first.new_empty((2, B, h, self.tokens, K))
+        self.q, self.k = self.both
         self.P = first.new_empty((B, h, self.tokens // self.short, K, K))
         self.left, self.right = (first.new_empty((B, h, self.tokens, inner)) for _ in range(2))
-        borders(*self.rows, self.q, self.k, self.P, self.left, self.right, self.shape[1])
+        moves.borders(*self.rows, self.q, self.k, self.P, self.left, self.right, self.shape[1])
 
-    def sources(self, part: Part) -> list[Tensor]:
+    def sources(self, part: Part, q: Tensor, k: Tensor) -> list[Tensor]:
         """The inputs of kernels for the spans of a part: readers of the later ones, and tokens of
         those before. A dim of spans stands in front of the tokens."""
         found = [
             x if role == "same" else self.spans(part, x, 1, role == "reader")
             for x, role in zip(self.others, self.given.roles, strict=True)
         ]
-        for place, x in zip(self.given.ends, (self.q, self.k), strict=True):
+        for place, x in zip(self.given.ends, (q, k), strict=True):
             found[place] = self.vectors(part, x, place == self.given.ends[0])
         return found
 
@@ -231,32 +246,29 @@ class Tree:
         tokens, pos = (self.short, 0) if part is None else (part.late, part.size)
         return (*rest, tokens, pos, 0, *self.given.numbers)
 
-    def climb(self, size: int) -> None:
+    def climb(self, size: int, *kept: Tensor) -> None:
         """Bring later readers to the begin of the span before, earlier tokens to the end of the one
-        behind, and join the matrices: those of spans of twice the size."""
-        count = self.P.shape[2] // 2
-        early, late = self.P[:, :, : 2 * count : 2], self.P[:, :, 1 : 2 * count : 2]
-        if 2 * size >= self.tokens:
-            return
-        for part in parts_of(self.tokens, size):
-            at = slice(part.first // (2 * size), part.first // (2 * size) + part.pairs)
-            q, k = part.cut(self.q, 2, True), part.cut(self.k, 2, False)
-            q.copy_(q @ early[:, :, at].mT)
-            k.copy_(k @ late[:, :, at])
-        self.P = torch.cat([early @ late, self.P[:, :, 2 * count :]], 2)
+        behind, and join the matrices: those of spans of twice the size. The rows that change are
+        `kept` as they were, where there is room."""
+        B, h, count, K, _ = self.P.shape
+        joined = self.P.new_empty((B, h, -(-count // 2), K, K))
+        self.moves.rows(self.P, self.both, *kept, self.tokens, size)
+        self.moves.join(self.P, joined, self.tokens, size)
+        self.P = joined
 
 
 def between_forward(
-    borders: Callable, inside: Callable, across: Callable, given: Given
+    moves: Sequence[Callable], inside: Callable, across: Callable, given: Given
 ) -> tuple[Tensor, Tensor]:
     """o [B, T, heads ..., V], and the log of the sum of weights [B, heads ..., T] in float32: the
-    smallest spans by the kernels `borders` and `inside`, what is in spans before by `across`."""
+    smallest spans by the kernel `inside`, what is in spans before by `across`; `moves` as those of
+    a tree."""
     first, last = given.sources[given.ends[0]], given.sources[given.values].shape[-1]
     (B, T), heads = first.shape[:2], first.shape[2:-1]
     wide = torch.promote_types(first.dtype, torch.float32)
     o, lse = first.new_empty((B, T, *heads, last)), first.new_empty((B, *heads, T), dtype=wide)
     for share in shares_of(given):
-        tree = Tree(borders, share.given(given))
+        tree = Tree(Moves(*moves), share.given(given))
         own_o, own_lse = values_of(tree, inside, across, last, wide)
         share.of(o).copy_(own_o[:, :T])
         share.of(lse, 1).copy_(own_lse.masked_fill_(own_lse == -torch.inf, 0.0)[..., :T])
@@ -277,30 +289,31 @@ def values_of(
     for size in sizes_of(tree.tokens, tree.short):
         for part in parts_of(tree.tokens, size):
             made = tree.made(part, o, True), tree.numbers(part, lse, True)
-            across(*tree.sources(part), *tree.call(part, *made))
-        tree.climb(size)
+            across(*tree.sources(part, tree.q, tree.k), *tree.call(part, *made))
+        if 2 * size < tree.tokens:
+            tree.climb(size)
     return o, lse
 
 
 class Level(NamedTuple):
-    """A level of the tree before the next was made of it: its length of spans, its matrices, and
-    for each part q of the later spans and k of the earlier ones."""
+    """A level of the tree before the next was made of it: its length of spans, its matrices, and q
+    of the later spans and k of the earlier ones, with other rows between."""
 
     size: int
     P: Tensor
-    q: list[Tensor]
-    k: list[Tensor]
+    q: Tensor
+    k: Tensor
 
 
 def levels_of(tree: Tree) -> list[Level]:
     """Every level of a tree, which is at the last one then."""
     found = []
     for size in sizes_of(tree.tokens, tree.short):
-        parts = [*parts_of(tree.tokens, size)]
-        q = [part.cut(tree.q, 2, True).clone() for part in parts]
-        k = [part.cut(tree.k, 2, False).clone() for part in parts]
-        found.append(Level(size, tree.P, q, k))
-        tree.climb(size)
+        P, q, k = tree.P, tree.q, tree.k
+        if 2 * size < tree.tokens:
+            q = k = torch.empty_like(q)
+            tree.climb(size, q)
+        found.append(Level(size, P, q, k))
     return found
 
 
@@ -310,7 +323,8 @@ class Slopes:
 
     def __init__(self, tree: Tree, learned: Sequence[int], wide: torch.dtype):
         self.tree, self.learned, given = tree, learned, tree.given
-        self.q, self.k = (torch.zeros_like(x, dtype=wide) for x in (tree.q, tree.k))
+        self.both = torch.zeros_like(tree.both, dtype=wide)
+        self.q, self.k = self.both
         self.P: Tensor | None = None
         self.others: dict[int, Tensor] = {}
         B, tokens = tree.shape[0], tree.tokens
@@ -336,27 +350,13 @@ class Slopes:
                 found.append(tree.numbers(part, self.others[place], later))
         return found
 
-    def descend(self, level: Level) -> None:
+    def descend(self, of_rows: Callable, level: Level) -> None:
         """From borders of spans of twice the size to those of a level: before its own readers add
         to them."""
-        P, kind = level.P, level.P.dtype
-        count, d_P = P.shape[2] // 2, torch.zeros_like(level.P)
-        early, late = P[:, :, : 2 * count : 2], P[:, :, 1 : 2 * count : 2]
-        d_early, d_late = d_P[:, :, : 2 * count : 2], d_P[:, :, 1 : 2 * count : 2]
-        if self.P is not None:
-            whole = self.P[:, :, :count]
-            d_early += whole @ late.mT
-            d_late += early.mT @ whole
-            d_P[:, :, 2 * count :] = self.P[:, :, count:]
-        parts = parts_of(self.tree.tokens, level.size)
-        for part, q, k in zip(parts, level.q, level.k, strict=True):
-            at = slice(part.first // (2 * level.size), part.first // (2 * level.size) + part.pairs)
-            d_q, d_k = part.cut(self.q, 2, True), part.cut(self.k, 2, False)
-            arriving, leaving = d_q.to(kind), d_k.to(kind)
-            d_early[:, :, at] += arriving.mT @ q
-            d_late[:, :, at] += k.mT @ leaving
-            d_q.copy_(arriving @ early[:, :, at])
-            d_k.copy_(leaving @ late[:, :, at].mT)
+        B, h, count, K, _ = level.P.shape
+        d_P = torch.empty_like(level.P)
+        above = level.P.new_zeros((B, h, -(-count // 2), K, K)) if self.P is None else self.P
+        of_rows(level.P, level.k, self.both, above, d_P, self.tree.tokens, level.size)
         self.P = d_P
 
 
@@ -391,15 +391,17 @@ def room_of(given: Given, learned: Sequence[int], wide: torch.dtype) -> Room:
 
 
 def between_backward(
-    borders: Sequence[Callable], inside: Sequence[Callable], across: Sequence[Callable],
-    learned: Sequence[int], given: Given, d_o: Tensor, o: Tensor, lse: Tensor,
+    moves: Sequence[Callable], of_moves: Sequence[Callable], inside: Sequence[Callable],
+    across: Sequence[Callable], learned: Sequence[int], given: Given, d_o: Tensor, o: Tensor,
+    lse: Tensor,
 ) -> list[Tensor]:  # fmt: skip
     """The gradients of the sources `learned`, as kernels have them, a head each; then those of u
-    and of w, one outer product after the other. `borders` are its kernel and that of its gradient,
-    `inside` and `across` kernels of readers and of tokens read."""
+    and of w, one outer product after the other. `moves` as those of a tree, which keep rows that
+    change; `of_moves` their gradients, of borders and of a level; `inside` and `across` kernels of
+    readers and of tokens read."""
     room = room_of(given, learned, lse.dtype)
     for share in shares_of(given):
-        tree = Tree(borders[0], share.given(given))
+        tree = Tree(Moves(*moves), share.given(given))
         levels, slopes = levels_of(tree), Slopes(tree, learned, lse.dtype)
         vectors = [padded(share.of(x), tree.tokens) for x in (d_o, o)]
         known = F.pad(share.of(lse, 1), (0, tree.tokens - lse.shape[-1]))
@@ -407,18 +409,17 @@ def between_backward(
         while levels:
             level = levels.pop()
             if 2 * level.size < tree.tokens:
-                slopes.descend(level)
-            for i, part in enumerate(parts_of(tree.tokens, level.size)):
-                for place, x, q in ((0, tree.q, level.q[i]), (1, tree.k, level.k[i])):
-                    part.cut(x, 2, not place).copy_(q)
+                slopes.descend(of_moves[1], level)
+            for part in parts_of(tree.tokens, level.size):
                 made = [tree.made(part, x, True) for x in vectors]
                 made += [tree.numbers(part, x, True) for x in numbers]
                 views = slopes.views(part, slopes.q, slopes.k)
+                sources = tree.sources(part, level.q, level.k)
                 for kernel in across:
-                    kernel(*tree.sources(part), *tree.call(part, *made, *views))
+                    kernel(*sources, *tree.call(part, *made, *views))
         made = [tree.made(None, x, True) for x in vectors]
         made += [tree.numbers(None, x, True) for x in numbers]
-        room.take(share, slopes_inside(borders[1], inside, tree, slopes, made))
+        room.take(share, slopes_inside(of_moves[0], inside, tree, slopes, made))
     return room.tensors
 
 

@@ -16,6 +16,7 @@ from archc.attention.weighted_sum import Source, WeightedSum
 from archc.lowering.attention import numbers_of
 from archc.lowering.attention_spans import another_span, first_span, span_readers, span_tokens
 from archc.lowering.span_borders import borders, of_borders
+from archc.lowering.span_levels import climb, descend, join
 from archc.tile.language import Program
 
 GIVEN = ("d_o", "o", "lse", "delta")
@@ -52,7 +53,7 @@ class SpanOp(FoldOp):
         self._prepare(writer)
         sizes = self._write_sizes(writer, self._lengths())
         self._blocks(writer, kind)
-        writer.line("rows, columns = min(rows, 64), min(columns, 64)")
+        writer.line("rows, columns = min(rows, block_of(tokens)), min(columns, 64)")
         self._launch(writer, program, sizes)
         self.file.sections.append(writer.text())
 
@@ -89,6 +90,34 @@ class BetweenOp(FoldOp):
         launch = ProgramLaunch({name: name for name in names}, sizes, constants)
         write_program(self.file, writer, program, launch)
         self.file.sections.append(writer.text())
+
+    def _level(self, program: Program, doc: str) -> None:
+        """The function that launches a kernel of a level."""
+        names, writer = [buffer.name for buffer in program.buffers], Writer()
+        self._define(writer, program.name.removesuffix("_kernel"), [*names, "tokens", "size"], doc)
+        sizes = {"B": "matrices.shape[0]", "N_H": "matrices.shape[1]", "N_K": "matrices.shape[4]"}
+        constants = {"IO": "matrices.dtype", "PRECISION": '"tf32x3"'}
+        constants["BLOCK_T"] = "level_rows(size, matrices.dtype)"
+        constants["BLOCK_K"] = "block_of(matrices.shape[4])"
+        sizes |= {"T": "tokens", "SIZE": "size"}
+        launch = ProgramLaunch({name: name for name in names}, sizes, constants)
+        write_program(self.file, writer, program, launch)
+        self.file.sections.append(writer.text())
+
+    def _levels(self, learned: bool) -> None:
+        """The functions of the kernels of a level: with gradients, if anything is `learned`."""
+        doc = "Launch the kernel of q and k at the borders of spans of twice the length."
+        self._level(climb(f"{self.title}_climb_kernel"), doc)
+        self._level(join(f"{self.title}_join_kernel"), "Launch the kernel of their matrices.")
+        if learned:
+            doc = f"{doc[:-1]}, which keeps what changes."
+            self._level(climb(f"{self.title}_climb_keeping_kernel", keeps=True), doc)
+            doc = "Launch the kernel of the gradients of a level, from those of the next."
+            self._level(descend(f"{self.title}_descend_kernel"), doc)
+
+    def _moves(self, *names: str) -> str:
+        """Functions of kernels, by their short names."""
+        return f"({', '.join(f'{self.title}_{name}' for name in names)})"
 
     def _slots(self) -> dict[str, str]:
         """The gradient of each source that has one, and of what ranks are made of."""
@@ -132,6 +161,7 @@ class BetweenOp(FoldOp):
         self._borders(borders, "borders")
         if learned:
             self._borders(of_borders, "of_borders")
+        self._levels(bool(learned))
         for op in self.spans:
             beside = [self.between.left.name, self.between.right.name] if op.first else []
             op.write_functions([*learned, *beside] if learned else [])
@@ -140,7 +170,8 @@ class BetweenOp(FoldOp):
         self._define(writer, f"{self.title}_launch", self.parameters, doc, op=True)
         self._prepare(writer)
         self._given(writer)
-        kernels = [f"{self.title}_borders", *(f"{op.title}_launch" for op in self.spans)]
+        kernels = [self._moves("borders", "climb", "join")]
+        kernels += [f"{op.title}_launch" for op in self.spans]
         writer.call("o, lse = between_forward(", [*kernels, "given"], ")")
         writer.line("return o, lse")
         self.file.sections.append(writer.text())
@@ -161,7 +192,8 @@ class BetweenOp(FoldOp):
         writer.line("d_o = d_o.to(data)")
         names = [source.name for source in self.between.whole.sources]
         places = ", ".join(str(names.index(name)) for name in self.fold.learned)
-        kernels = [f"({self.title}_borders, {self.title}_of_borders)"]
+        kernels = [self._moves("borders", "climb_keeping", "join")]
+        kernels += [self._moves("of_borders", "descend")]
         kernels += [f"({op.title}_readers, {op.title}_tokens)" for op in self.spans]
         given = [*kernels, f"[{places}]", "given", "d_o", "o", "lse"]
         writer.call("made = between_backward(", given, ")")

@@ -19,6 +19,7 @@ from archc.ir.sizes import evaluate
 from archc.lowering.attention import numbers_of
 from archc.lowering.attention_spans import another_span, first_span, span_readers, span_tokens
 from archc.lowering.span_borders import borders, of_borders
+from archc.lowering.span_levels import climb, descend, join
 from archc.runtime import between as between_module
 from archc.runtime.between import (
     Given,
@@ -173,6 +174,22 @@ def borders_of(between: Between, make: Callable[[int], Program]) -> Callable:
     return launch
 
 
+def level_of(program: Program) -> Callable:
+    """The function of a kernel between two levels."""
+    assert not verify(program), [*map(str, verify(program))]
+
+    def launch(*given: Any) -> None:
+        *tensors, tokens, size = given
+        buffers = dict(zip([b.name for b in program.buffers], tensors, strict=True))
+        B, h, _, K, _ = tensors[0].shape
+        sizes = {"B": B, "N_H": h, "N_K": K, "T": tokens, "SIZE": size}
+        block = max(16, 1 << (K - 1).bit_length())
+        rows = {"BLOCK_T": min(size, 64), "BLOCK_K": block}
+        run(program, buffers, sizes, {"IO": "f64", "PRECISION": "ieee", **rows}, True)
+
+    return launch
+
+
 def of_node(case: FoldTrial, node: int, d: Tensor) -> list[Tensor | None]:
     """The gradients of what enters the body from that of a value of it."""
     (value,) = case.values(node)
@@ -217,17 +234,17 @@ def check(name: str, batch: int) -> None:
     learned = [*inputs.values()]
     slopes = torch.autograd.grad(wanted, learned, d_o, allow_unused=True)
     given = given_of(case, between)
-    at_borders = [borders_of(between, make) for make in (borders, of_borders)]
+    first, last = (borders_of(between, make) for make in (borders, of_borders))
+    moves = [(first, level_of(climb(keeps=keeps)), level_of(join())) for keeps in (False, True)]
     first, further = kernels(between, case, {"inside": first_span, "across": another_span})
-    o, lse = between_forward(at_borders[0], first, further, given)
+    o, lse = between_forward(moves[0], first, further, given)
     assert distance(o, case.as_made(wanted.detach())) < 1e-11
     pairs = [kernels(between, case, {"a": make, "b": make}) for make in (span_readers, span_tokens)]
     inside, across = zip(*pairs, strict=True)
     names = [source.name for source in between.whole.sources]
     places = [names.index(name) for name in between.whole.learned]
-    made = between_backward(
-        at_borders, inside, across, places, given, case.as_made(d_o).contiguous(), o, lse
-    )
+    d_o, of_moves = case.as_made(d_o).contiguous(), (last, level_of(descend()))
+    made = between_backward(moves[1], of_moves, inside, across, places, given, d_o, o, lse)
     found = [torch.zeros_like(x) for x in learned]
     ranks = [each for rank in between.ranks for each in (rank.u, rank.w)]
     of_sources = [case.fold.source(name) for name in between.whole.learned]
