@@ -524,7 +524,7 @@ def chosen_blocks(world: World, term: Term) -> Named:
     from tests.programs.meaning import best
 
     count, pick, _, b, size, stride, first, last = term.data
-    score = world.value(term.args[0])
+    score = _with_a_block(world.value(term.args[0]), b)
     width, step = world.number(size), world.number(stride)
     t, starts = torch.arange(world.tokens), torch.arange(_length(score, b)) * step
     if pick is None:
@@ -547,6 +547,16 @@ def chosen_blocks(world: World, term: Term) -> Named:
     x = torch.where(seen, torch.where(forced, torch.inf, x), -torch.inf)
     held = t[None] // large == torch.arange(len(c))[:, None]
     return _holding(best(Named(x, names), "@c", world.number(count)), "@c", held)
+
+
+def _with_a_block(score: Named, b: str) -> Named:
+    """Where no block is complete, the score 0 of one, as the first tokens of longer texts have."""
+    if _length(score, b) > 0:
+        return score
+    shape = [
+        max(1, n) if name == b else n for n, name in zip(score.data.shape, score.names, strict=True)
+    ]
+    return Named(score.data.new_zeros(shape), score.names)
 
 
 def _holding(chosen: Named, axis: str, held: torch.Tensor) -> Named:
