@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,21 +59,25 @@ def measured(spec: str, sizes: Mapping[str, int]) -> dict[str, dict[str, Any]]:
     values = values_for(memory, Case(spec, gate=10.0, **sizes), "cuda")
     given = {name: values[name] for name in (*memory.axes, *memory.numbers)}
 
-    def once() -> None:
-        run(memory, values, 64)
+    def inference() -> None:
         with torch.no_grad():
             memory(given, 64)
 
+    times = _of_a_call(inference) | _of_a_call(lambda: run(memory, values, 64))
+    return {name: {"time": time, **_machine(memory.module, name)} for name, time in times.items()}
+
+
+def _of_a_call(call: Callable[[], object]) -> dict[str, float]:
+    """Of each kernel the microseconds that it runs in a call, all of its launches together."""
     for _ in range(WARM):
-        once()
+        call()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(TURNS):
-            once()
+            call()
         torch.cuda.synchronize()
     events = [e for e in profile.key_averages() if e.device_time_total and "kernels_" in e.key]
-    times = {e.key: e.device_time_total / e.count for e in events}
-    return {name: {"time": time, **_machine(memory.module, name)} for name, time in times.items()}
+    return {e.key: e.device_time_total / TURNS for e in events}
 
 
 def _machine(module: Any, name: str) -> dict[str, int]:
