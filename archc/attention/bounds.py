@@ -23,9 +23,14 @@ TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 def conjuncts(graph: Graph, node: Node) -> Iterator[Node]:
     """The conditions that a mask is the conjunction of."""
-    if node.op == ir.Elementwise("and"):
+    return joined_by("and", graph, node)
+
+
+def joined_by(word: str, graph: Graph, node: Node) -> Iterator[Node]:
+    """The conditions that are joined by a word ("and", "or") alone."""
+    if node.op == ir.Elementwise(word):
         for operand in node.operands:
-            yield from conjuncts(graph, graph[operand])
+            yield from joined_by(word, graph, graph[operand])
     else:
         yield node
 
@@ -69,21 +74,12 @@ def ranges(
     union; none where there is none, or one of them has no bound."""
     for node in nodes:
         found = []
-        for each in disjuncts(graph, node):
+        for each in joined_by("or", graph, node):
             own = [bound(graph, part, reader, read) for part in conjuncts(graph, each)]
             found.append(tuple(b for b in own if b is not None))
         if 1 < len(found) <= MOST_RANGES and all(found):
             return tuple(found)
     return ()
-
-
-def disjuncts(graph: Graph, node: Node) -> Iterator[Node]:
-    """The conditions of which one or another holds."""
-    if node.op == ir.Elementwise("or"):
-        for operand in node.operands:
-            yield from disjuncts(graph, graph[operand])
-    else:
-        yield node
 
 
 def affine(graph: Graph, node: Node, reader: str, read: str) -> sympy.Expr | None:

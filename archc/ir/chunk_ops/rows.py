@@ -26,8 +26,20 @@ if TYPE_CHECKING:
     from archc.ir.meaning_ops import Scope
 
 
+class AlongAxis:
+    """The type and the dims of an op whose result is like its operand, `axis` one of its axes."""
+
+    axis: str
+
+    def typed(self, types: Types) -> Type:
+        return along(self.axis, types)
+
+    def reduction_dims(self) -> tuple[str, ...]:
+        return (self.axis,)
+
+
 @dataclass(frozen=True)
-class Sums(ChunkOp):
+class Sums(AlongAxis, ChunkOp):
     """Cumulative sums along `axis`, from the first element, or with `reverse` from the last.
 
     "exclusive": the sum before the element's own addition, made by shifting, not by subtracting.
@@ -40,14 +52,8 @@ class Sums(ChunkOp):
     exclusive: bool = False
     gates: bool = False
 
-    def typed(self, types: Types) -> Type:
-        return along(self.axis, types)
-
     def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
         return elements(node.type.axes, lengths)
-
-    def reduction_dims(self) -> tuple[str, ...]:
-        return (self.axis,)
 
     def meaning(self, node: Node, scope: Scope, x: Named) -> Named:
         along = x.names.index(self.axis)
@@ -71,20 +77,14 @@ differences of them are right."""
 
 
 @dataclass(frozen=True)
-class Rest(MadeByGradients):
+class Rest(AlongAxis, MadeByGradients):
     """What follows each row along `axis`, of running sums: the last one less that of the row."""
 
     changed = "rest"
     axis: str
 
-    def typed(self, types: Types) -> Type:
-        return along(self.axis, types)
-
     def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
         return elements(node.type.axes, lengths)
-
-    def reduction_dims(self) -> tuple[str, ...]:
-        return (self.axis,)
 
     def meaning(self, node: Node, scope: Scope, x: Named) -> Named:
         along = x.names.index(self.axis)
@@ -92,7 +92,7 @@ class Rest(MadeByGradients):
 
 
 @dataclass(frozen=True)
-class Move(Moving):
+class Move(AlongAxis, Moving):
     """The value `steps` rows earlier along `axis` (later, if negative); `fill` where there is none.
     The axis may be a stream: its `Move` backwards is the transpose of a Shift."""
 
@@ -100,12 +100,6 @@ class Move(Moving):
     axis: str
     steps: int
     fill: int = 0
-
-    def typed(self, types: Types) -> Type:
-        return along(self.axis, types)
-
-    def reduction_dims(self) -> tuple[str, ...]:
-        return (self.axis,)
 
     def meaning(self, node: Node, scope: Scope, x: Named) -> Named:
         return Named(_moved(x.data, x.names.index(self.axis), self.steps, self.fill), x.names)
