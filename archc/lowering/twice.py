@@ -24,6 +24,12 @@ AGAIN, RUN = size("AGAIN"), size("RUN")
 HARD = "hard"
 """The name of the buffer of flags, one for each program of the first launch."""
 
+TOLD = (
+    "Launched twice. AGAIN = 0: chunks as if their gates were moderate; `hard`: whether they are. "
+    "AGAIN = 1: RUN chunks a program, of which those that are hard are made again."
+)
+"""The second line of such a kernel's docstring."""
+
 
 class Twice:
     """The chunks of a program of such a kernel, one after the other: `n` says which, of `chunks`.
@@ -35,6 +41,8 @@ class Twice:
         operand: str,
     ):  # fmt: skip
         self.k, self.chunks = k, k.lift(chunks, "i32")
+        first, *formulas = k.doc.split("\n")
+        k.doc = "\n".join([first, TOLD, *formulas])
         axes = {name: chunks if name == "n" else length for name, (_, length) in grid.items()}
         doc = "whether gates of a chunk are hard, by the first launch"
         self.flags = k.memory(HARD, axes, "i32", doc=doc)
