@@ -2,7 +2,8 @@
 
 Some chunked forms have whole states at every row, or a small matrix for each element of them, as
 where states feed one another element by element. A program cannot hold them, and memory would move
-them several times; a walk of the tokens has one state, in registers.
+them several times; a walk of the tokens has one state, in registers. So it has where a state that
+is a matrix has no chunks, and another one, which has, takes all of it at every token.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ TOO_LARGE = (
     "token by token: in chunks, with dims of 64, a value would be 16 times what the registers of "
     "a processor hold"
 )
+LOOP_INSIDE = (
+    "token by token: in chunks, a matrix that stays a loop would be in memory at every token"
+)
 
 
 def within_budget(layer: ir.Layer) -> ir.Layer:
@@ -45,8 +49,20 @@ def beyond(recurrence: ir.Recurrence) -> str | None:
     """The reason why a recurrence's chunks are too much to hold; None where it has none, or they
     are not."""
     form = recurrence.chunked
-    tiles = () if form is None else _tiles(form.forward, recurrence)
-    return TOO_LARGE if max(tiles, default=0) >= MOST else None
+    if form is None:
+        return None
+    if any(_is_kept_whole(form.forward, node, recurrence) for node in form.forward):
+        return LOOP_INSIDE
+    return TOO_LARGE if max(_tiles(form.forward, recurrence), default=0) >= MOST else None
+
+
+def _is_kept_whole(graph: Graph, node: Node, recurrence: ir.Recurrence) -> bool:
+    """Whether a value is a matrix that a loop inside of the form has at every token."""
+    inside = graph[node.operands[0]].op if isinstance(node.op, ir.Result) else None
+    if not isinstance(inside, ir.Recurrence) or inside.stream != recurrence.stream:
+        return False
+    names = {axis.name for axis in node.type.axes if axis.kind == "dim"} - {*recurrence.heads}
+    return inside.stream in node.type.axes and len(names) > 1
 
 
 def _tiles(graph: Graph, recurrence: ir.Recurrence) -> Iterator[int]:

@@ -42,3 +42,20 @@ def test_the_plan_says_why() -> None:
     layer = archc.load(OWN / "cells/feeding.arch").layer
     (plan,) = plans_of(layer, conditions({}))
     assert "token by token: in chunks, with dims of 64, a value would be" in as_text([plan])
+
+
+def test_a_matrix_that_stays_a_loop_takes_what_reads_it_along() -> None:
+    """A momentum that decays by channels has no chunks; all of it goes into the memory."""
+    spec = archc.parse(
+        "layer L(H, K, V):\n    input q[H, K], k[H, K], v[H, V], a[H, K], e[H, K]\n"
+        "    recurrence M[K, V], S[K, V] over H:\n"
+        "        S[t] = diag(sigmoid(e)) @ S[t-1] + k @ v.T\n"
+        "        M[t] = diag(sigmoid(a)) @ M[t-1] + S[t]\n"
+        "        o = M[t].T @ q\n    output o\n"
+    )
+    (plan,) = plans_of(spec.layer, conditions({}))
+    text = " ".join(as_text([plan]).split())
+    assert "in chunks, a matrix that stays a loop would be in memory at every token" in text
+    assert "`S` token by token: every element of `S` is used at every token" in text
+    (forward, *_) = plan.parts
+    assert forward.title == "token by token"

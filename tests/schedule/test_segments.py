@@ -114,7 +114,7 @@ def test_what_goes_whole_says_why() -> None:
     assert "no dim of these is free of it" in str(walks("ssm")["h"][1])
     linked = walks(str(OWN.parents[2] / "newcomers/titans.arch"))
     assert "several states meet" in str(linked["M S"][1])
-    cascade = walks(str(OWN / "cascade.arch"), ready=False)
+    cascade = walks(str(OWN.parent / "cells/cascade.arch"), ready=False)
     assert "does not walk chunks" in str(cascade["S"][1])
 
 

@@ -61,7 +61,7 @@ def test_every_bundled_recurrence(spec: str) -> None:
     "name",
     [
         "before_and_after",
-        "cascade",
+        "by_element",
         "dense_mix",
         "largest",
         "shared_keys",
