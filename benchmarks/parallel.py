@@ -161,7 +161,7 @@ def through_host() -> None:
     the order of the calls."""
 
     def on_host(collective: Callable[..., Any]) -> Callable[..., Any]:
-        def run(into: Any, given: Any = None, **rest: Any) -> None:
+        def run(into: Any, given: Any = None, async_op: bool = False, **rest: Any) -> None:
             one = collective in (dist.all_reduce,) or given is None
             every = into if isinstance(into, list) else [into]
             here = [x.cpu() for x in every]

@@ -24,6 +24,8 @@ from archc.ir.optional_inputs import with_inputs
 from archc.ir.sizes import Number, evaluate
 from archc.law import CompositionLaw
 from archc.origin import backend_here, origin_of
+from archc.parallel import early
+from archc.parallel.early import Sums
 from archc.parallel.exchange import (
     check_same_length,
     one_loss,
@@ -35,7 +37,7 @@ from archc.parallel.exchange import (
 from archc.parallel.heads import check_heads, heads_of
 from archc.parallel.mesh import Ranks
 from archc.parallel.own_tokens import tokens_of
-from archc.parallel.pieces import ATTEND, CALL, RECURRENCE, Piece, pieces_of
+from archc.parallel.pieces import ATTEND, BETWEEN, CALL, RECURRENCE, Piece, pieces_of
 from archc.parallel.placement import Crossing, Mark, Pending, Split, place_of
 from archc.parallel.segmented import by_segments, goes_in_segments, joining, usable
 from archc.parallel.sequence import (
@@ -98,7 +100,8 @@ class PieceFunction:
         """The state before the first token, of what has no tokens: it may be learned. One that no
         number of these can change is made once."""
         pairs = [*zip(values, self.streamed, strict=True)]
-        kinds = tuple((x.shape[0], *x.shape[1 + along :], x.dtype, x.device) for x, along in pairs)
+        shapes = [(*x.shape[:1], *x.shape[1 + along :]) for x, along in pairs]
+        kinds = tuple((shape, x.dtype, x.device) for shape, x in zip(shapes, values, strict=True))
         modes = torch.is_autocast_enabled(values[0].device.type), torch.is_inference_mode_enabled()
         key = (kinds, modes)
         if self.blank and key in self.firsts:
@@ -151,6 +154,7 @@ class Program:
         pairs = zip(self.pieces, self.columns, strict=True)
         self.laws = [self._law(p) if cp > 1 and alone is None else None for p, alone in pairs]
         self.drops = [self._drops(piece) for piece in self.pieces]
+        self.early = self._early() if cp > 1 else frozenset[int]()
 
     @cached_property
     def functions(self) -> list[PieceFunction | None]:
@@ -173,6 +177,16 @@ class Program:
         except Crossing as needed:
             dim = "cp" if self.tokens else "tp"
             raise refused(self.layer, dim, needed.reason, needed.node) from None
+
+    def _early(self) -> frozenset[int]:
+        """The parameters that only pieces along the tokens read, which all processes compute alike
+        and in the same order."""
+        graph, found = self.layer.graph, {id for id, _ in self.layer.params}
+        for piece in self.pieces:
+            along = any("t" in graph[id].type.names for id in piece.makes)
+            if piece.kind != BETWEEN or not along:
+                found -= {*piece.reads}
+        return frozenset(found & {id for piece in self.pieces for id in piece.reads})
 
     def _drops(self, piece: Piece) -> bool:
         """Whether each part of the sequence has a dropout of its own in a piece."""
@@ -275,6 +289,7 @@ class Run:
         if self.root and self.cp is not None and self.length:
             like = next(iter(given.values()))
             check_same_length(self.cp, program.layer.name, self.length, like.device)
+        self.early: dict[int, tuple[Sums, int]] = {}
         self._parameters()
 
     def _parameters(self) -> None:
@@ -287,9 +302,19 @@ class Run:
             found[id] = value.to_local() if isinstance(value, DTensor) else value
         if self.cp is not None and found:
             title = f"the parameters of {self.program.layer.name}"
-            summed_up = shared(self.cp, title, [*found.values()])
-            found = dict(zip(found, summed_up, strict=True))
+            apart = [id for id, value in found.items() if self._alone(id, value)]
+            rest = [id for id in found if id not in apart]
+            pairs = zip(rest, shared(self.cp, title, [found[id] for id in rest]), strict=True)
+            found |= dict(pairs)
+            sums = Sums(self.cp, title)
+            self.early = {id: (sums, place) for place, id in enumerate(apart)}
+            found |= dict(zip(apart, sums.waited_for([found[id] for id in apart]), strict=True))
         self.values |= found
+
+    def _alone(self, id: int, value: Tensor) -> bool:
+        """Whether the gradient of a parameter is summed alone, while others are computed."""
+        learns = value.requires_grad and torch.is_grad_enabled()
+        return learns and value.numel() >= early.LARGE and id in self.program.early
 
     def compute(self, places: Sequence[int]) -> None:
         """Some of the pieces, in order."""
@@ -375,6 +400,10 @@ class Run:
 
     def _read(self, piece: Piece) -> list[Tensor]:
         """The inputs of a piece, which may take parts of the heads."""
+        for id in piece.reads:
+            if id in self.early:
+                sums, at = self.early.pop(id)
+                self.values[id] = sums.early(at, self.values[id])
         values, places = [self.values[id] for id in piece.reads], self.program.places
         values = [x.long() if x.dtype == torch.bool else x for x in values]
         if self.tp is None or not piece.heads or places is None:

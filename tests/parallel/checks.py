@@ -299,6 +299,30 @@ def one_ends() -> None:
         layer(torch.zeros(2, 4, 12, dtype=WIDE))
 
 
+def heard(told: list[tuple[int, ...]], collective: Callable[..., Any]) -> Callable[..., Any]:
+    """A collective, of whose calls a list is kept: the shape of what each is given first."""
+
+    def ask(x: Tensor, *rest: Any, **more: Any) -> Any:
+        told.append(tuple(x.shape))
+        return collective(x, *rest, **more)
+
+    return ask
+
+
+def early_sums() -> None:
+    """The sum of a gradient begins when it is there: that of the last product, before anything is
+    told of the recurrence before it."""
+    _, layer = made("kda")
+    mesh, told = mesh_of("cp"), list[tuple[int, ...]]()
+    parallel.apply(layer, mesh)
+    loss = layer(torch.randn(2, 4, 12, dtype=WIDE)).sum()
+    with pytest.MonkeyPatch.context() as changed:
+        for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"):
+            changed.setattr(dist, name, heard(told, getattr(dist, name)))
+        loss.backward()
+    assert told[0] == tuple(layer.W_o.shape), told
+
+
 QUICK = ["tp kda", "tp lm", "cp kda", "cp lm", "cp attention", "cp window_attention"]
 
 CHECKS: dict[str, tuple[Callable[[], None], bool]] = {
@@ -307,6 +331,7 @@ CHECKS: dict[str, tuple[Callable[[], None], bool]] = {
     "uneven tokens": (uneven, False),
     "unequal parts": (unequal, False),
     "dropout": (dropout, False),
+    "early sums": (early_sums, False),
     "learned first states": (learned, False),
     "whole numbers": (whole_numbers, False),
     "odd parts": (partial(in_parts, "attention", "cp", 10), False),

@@ -20,6 +20,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from archc.parallel import early
+
 RANKS = 2
 ENDING = "a rank that ends"
 """A check after which one process is gone: it is done by two of its own."""
@@ -42,6 +44,7 @@ def mesh_of(name: str) -> DeviceMesh:
 def in_child(rank: int, folder: Path, checks: dict[str, Callable[[], None]]) -> None:
     """The checks on one process; their ends stand in a file of its own."""
     torch.set_num_threads(1)
+    early.LARGE = 8  # of the small parameters here some are summed alone, some together
     faulthandler.dump_traceback_later(LIMIT, exit=True)
     store = dist.FileStore(str(folder / "store"), RANKS)
     dist.init_process_group(

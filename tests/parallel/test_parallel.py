@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import torch
 
 import archc
 from archc import parallel
@@ -176,3 +177,18 @@ def test_segments_of_two_processes() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [each["why"] for each in found] == [""] * RANKS * len(SEGMENTED)
+
+
+def test_a_parameter_without_dims_begins_a_part() -> None:
+    """What stands in front of a piece is made of the shapes of all that it reads: one has none."""
+    text = """
+    layer Warm(d):
+        input x[d]
+        param a[] = 1
+        z = x * exp(a)
+        output y[d] = z[t-1] * a
+    """
+    layer = archc.parse(dedent(text)).module(d=6)
+    (function,) = program_for(layer, 1, RANKS, frozenset()).functions
+    assert function is not None and function.continues
+    assert function.first_state([torch.zeros(2, 3, 6), torch.ones(())]) is not None
