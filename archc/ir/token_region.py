@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from archc.ir.graph import Graph, Type
+from archc.ir.graph import Graph, Node, Type
+from archc.ir.layer import Input
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,9 @@ class TokenRegion:
     missing. `passes` and `least` are numbers a token that PyTorch would move, and that the region
     must move, at sample sizes.
     `packed`: the sequences may stand one after the other in a batch of 1; `tails` are the outputs
-    that are the last tokens of a sequence alone, each with the past that it is kept for."""
+    that are the last tokens of a sequence alone, each with the past that it is kept for. `nexts`
+    are pasts of the next call, of short convolutions, which the kernel of the values writes where
+    there is room for them, each with the past that it takes the place of."""
 
     name: str
     stream: str
@@ -58,11 +61,23 @@ class TokenRegion:
     seeds: Mapping[str, int] = field(default_factory=dict)
     packed: bool = False
     tails: Mapping[str, str] = field(default_factory=dict)
+    nexts: Mapping[str, str] = field(default_factory=dict)
 
     def edge(self, name: str) -> Past | None:
         """The tokens of each sequence that an input or an output has, if these are not all: those
         before its first one, or the last of a tail."""
-        return self.pasts.get(self.tails.get(name, name))
+        return self.pasts.get({**self.tails, **self.nexts}.get(name, name))
+
+    def choice(self, past: str) -> Node:
+        """What an op looks back on: `where(position >= 0, x, past)`."""
+        (input,) = (n.id for n in self.graph if n.op == Input(past, n.type))
+        (choice,) = self.graph.users(input)
+        return self.graph[choice]
+
+    def reader(self, past: str) -> Node:
+        """The op that looks back on a past."""
+        (reader,) = self.graph.users(self.choice(past).id)
+        return self.graph[reader]
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from archc.lowering.about import about_tokens
 from archc.lowering.algebra import reduced
 from archc.lowering.names import size_name
 from archc.lowering.token_borders import TABLE, Borders, Look
+from archc.lowering.token_nexts import nexts_of, store_nexts
 from archc.lowering.token_rules import TOKEN_RULES
 from archc.lowering.token_space import Space, space_of
 from archc.lowering.token_walk import Looks, Walk, furthest
@@ -138,7 +139,7 @@ class TokenProgram(Values):
         self.see(*(a.name for a in along if a not in self.space.unrolled))
         self.see(*(a.name for a in self.space.unrolled))
         self.first: Tile
-        self.turn_count: sympy.Expr
+        self.turn_count: sympy.Expr = sympy.Integer(1)
         for axis in self.axes.values():
             if axis.kind != "dim":
                 for symbol in sorted(axis.size.free_symbols, key=str):
@@ -170,16 +171,17 @@ class TokenProgram(Values):
 
     def _given(self, node: Node) -> Buffer:
         """The memory of an input: contiguous, but that tokens of what enters may lie apart."""
-        name, dtype = node.op.name, STORED[node.type.dtype]
+        name, first = node.op.name, [a.kind for a in node.type.axes[:2]] == ["batch", "stream"]
         enters = name in self.region.reads or primal(name) in self.region.makes
-        first = [axis.kind for axis in node.type.axes[:2]] == ["batch", "stream"]
         apart = enters and first and self.edge(name) is None
-        return self._buffer(name, node, dtype, plain(self.stream) if apart else "")
+        return self.buffer(name, node, plain(self.stream) if apart else "")
 
-    def _buffer(self, name: str, node: Node, dtype: str, rows: str = "") -> Buffer:
+    def buffer(self, name: str, node: Node, rows: str = "") -> Buffer:
+        """The memory of what has the axes of a node, by name."""
         axes = {plain(axis.name): self._length(name, axis) for axis in node.type.axes}
-        drawn = name in self.region.seeds
-        return self.k.memory(plain(name), axes, dtype, rows=rows, optional=drawn)
+        optional = name in self.region.seeds or name in self.region.nexts
+        dtype = STORED[node.type.dtype]
+        return self.k.memory(plain(name), axes, dtype, rows=rows, optional=optional)
 
     def _length(self, name: str, axis: Axis) -> sympy.Expr:
         """How long an axis of a tensor is."""
@@ -390,17 +392,16 @@ class TokenProgram(Values):
         outputs = {name: self.graph[id] for name, id in self.graph.outputs.items()}
         tokens = {n: o for n, o in outputs.items() if self.stream in o.type.names}
         rest = {name: node for name, node in outputs.items() if name not in tokens}
-        made = dict[str, Buffer]()
-        size = self.rows_in_all
-        if rest or self.walk is not None:
+        in_turn = bool(rest) or self.walk is not None
+        if in_turn:
             (self.turn_count,) = self.k.sizes(EACH)
-            block = self._enter(ceil_div(size, self.block * self.turn_count))
-            made |= {name: self._made_buffer(name, node) for name, node in tokens.items()}
-            made |= {name: self._share_buffer(name, node) for name, node in rest.items()}
+        block = self._enter(ceil_div(self.rows_in_all, self.block * self.turn_count))
+        made = {name: self._made_buffer(name, node) for name, node in tokens.items()}
+        made |= {name: self._share_buffer(name, node) for name, node in rest.items()}
+        self.nexts = nexts_of(self)
+        if in_turn:
             problem = self._in_turn(block, tokens, rest, made)
         else:
-            block = self._enter(ceil_div(size, self.block))
-            made |= {name: self._made_buffer(name, node) for name, node in tokens.items()}
             self.tokens(self._first(block))
             problem = self._store_all(tokens, made)
         if problem is not None:
@@ -408,7 +409,7 @@ class TokenProgram(Values):
         lengths = {name: self._axis_of(name) for name in self.blocks}
         program = swept(self.k.done())
         own = {} if self.packed is None else {BORDERS: self.packed.table}
-        buffers = self._of_program(program, {**self.memory, **made, **own})
+        buffers = self._of_program(program, {**self.memory, **made, **self.nexts, **own})
         written = frozenset(made)
         sizes = {str(own): symbol for symbol, own in self.symbols.items()}
         return Lowered(
@@ -478,8 +479,7 @@ class TokenProgram(Values):
     def _made_buffer(self, name: str, node: Node) -> Buffer:
         """The memory of what runs along the tokens."""
         own = is_token_type(node.type, self.stream)
-        dtype = STORED[node.type.dtype]
-        return self._buffer(name, node, dtype) if own else self._share_buffer(name, node)
+        return self.buffer(name, node) if own else self._share_buffer(name, node)
 
     def _share_buffer(self, name: str, node: Node) -> Buffer:
         """The sums of each program: the axes of the grid that a value lacks, then its own."""
@@ -514,7 +514,7 @@ class TokenProgram(Values):
                 walk.begin(walk.looks.carried, turn.carried[len(rest) :])
             problem = self._made_at_once([*tokens.values()])
             sums = self._shares([*rest.values()], turn.carried[: len(rest)], dims)
-            problem = self._store_all(tokens, made) or problem
+            problem = self._store_all(tokens, made) or store_nexts(self, self.nexts) or problem
             if problem is None and not isinstance(sums, Refusal):
                 turn.next(*sums, *(walk.end() if walk else ()))
         if problem is not None:

@@ -6,26 +6,24 @@ from dataclasses import replace
 
 from archc.ir import layer as ir
 from archc.ir.free_names import marked
-from archc.ir.graph import Graph
 from archc.ir.token_region import TokenRegion
 
 
 def with_tails(region: TokenRegion, packed: bool) -> TokenRegion:
     """The region with its tails: what it looks back on and makes itself leaves it too, the last
-    tokens of each sequence. `packed`: there may be a table of packed sequences."""
-    graph, tails = region.graph.copy(), dict[str, str]()
+    tokens of each sequence; and with the pasts of the next call that kernels can write. `packed`:
+    there may be a table of packed sequences."""
+    graph, tails, nexts = region.graph.copy(), dict[str, str](), dict[str, str]()
+    taken = {*region.reads, *region.pasts, *graph.outputs}
     for past in region.pasts:
-        looked = looked_at(graph, past)
+        looked = region.choice(past).operands[1]
         if not isinstance(graph[looked].op, ir.Input):
-            taken = {*region.reads, *region.pasts, *graph.outputs}
             name = marked(f"{past}_next", taken, "_")
             graph.outputs[name] = looked
             tails[name] = past
-    return replace(region, graph=graph, packed=packed, tails=tails)
-
-
-def looked_at(graph: Graph, past: str) -> int:
-    """The value that an op looks back on: x of `where(position >= 0, x, past)`."""
-    (input,) = (n.id for n in graph if isinstance(n.op, ir.Input) and n.op.name == past)
-    (choice,) = graph.users(input)
-    return graph[choice].operands[1]
+            taken.add(name)
+        if isinstance(region.reader(past).op, ir.Window):
+            name = marked(f"{past}_after", taken, "_")
+            nexts[name] = past
+            taken.add(name)
+    return replace(region, graph=graph, packed=packed, tails=tails, nexts=nexts)

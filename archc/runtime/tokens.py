@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archc.runtime.kernels import has_triton, processors_of
+from archc.runtime.kernels import has_triton, needs_gradient, processors_of
 from archc.runtime.layers import dropout_factor, kept_of_sequences, rows_of_sequences
 from archc.runtime.ops import (
     as_op,
@@ -134,6 +134,20 @@ def rows_of_tokens(
         return None, tokens + ahead
     table = rows_of_sequences(cu_seqlens, tokens, before)
     return table, table.shape[1]
+
+
+def ends_by_kernel(
+    tokens: int, cu_seqlens: Tensor | None, pasts: Sequence[Tensor], kinds: Sequence[torch.dtype],
+    *tensors: Tensor,
+) -> bool:  # fmt: skip
+    """Whether a kernel is to write the last tokens of pasts and of what follows them, of these
+    dtypes: where PyTorch would join both, as of few tokens, and no gradient is asked for."""
+    if needs_gradient(*tensors) or torch.compiler.is_compiling():
+        return False
+    pairs = zip(pasts, kinds, strict=True)
+    alike = all(past.dtype == kind and past.is_contiguous() for past, kind in pairs)
+    few = cu_seqlens is not None or any(tokens <= past.shape[1] for past in pasts)
+    return alike and few
 
 
 def kept_of_tail(past: Tensor, tail: Tensor, tokens: int, cu_seqlens: Tensor | None) -> Tensor:

@@ -55,7 +55,9 @@ def _lines(layer: ir.Layer) -> Iterator[str]:
             yield f"  {name:<6}  {len(each):>2}  {'; '.join(launch.title for launch in ordered)}"
     rest = [node for node in graph if _is_left(node, made, memories)]
     names = [node.name or type(node.op).__name__.lower() for node in rest]
-    kept = [each.name for each in memory_of(layer).fields if each.kind in ("past", "seen")]
+    fields = [each for each in memory_of(layer).fields if each.kind in ("past", "seen")]
+    written = {id for id in made if isinstance(graph[id].op, ir.Window)}
+    kept = [each.name for each in fields if each.kind == "seen" or each.node not in written]
     if names or kept:
         yield f"  besides, in PyTorch: {', '.join(dict.fromkeys([*names, *kept]))}"
     yield f"  {products} are products with parameters, each of another value, or for several"

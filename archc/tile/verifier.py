@@ -386,8 +386,8 @@ def _pinned(condition: lang.Value, integers: Integers) -> set[Atom]:
     if any(lang.kind(each.type.dtype) != "int" for each in made.operands):
         return set()
     left, right = (integers.sum(each) for each in made.operands)
-    terms = (left - right).terms
-    return {terms[0][0]} if len(terms) == 1 else set()
+    total = left - right
+    return {atom for atom, _ in total.terms} if _told_apart(total, integers) else set()
 
 
 def _told_apart(total: Sum, integers: Integers) -> bool:

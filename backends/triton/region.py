@@ -25,6 +25,7 @@ from archc.backends.expression import UNARY, Text
 from archc.backends.index import permuted
 from archc.backends.triton.alike import alike
 from archc.backends.triton.program_launch import ProgramLaunch, count_text, write_program
+from archc.backends.triton.region_nexts import write_nexts
 from archc.backends.triton.region_parts import (
     EXTRA,
     Part,
@@ -100,7 +101,9 @@ class RegionFunction:
         ds = {each: names.fresh(f"d_{identifier(each)}") for each in tails}
         self.kinds |= {each: names.fresh(f"{identifier(each)}_kind") for each in tails}
         kept = {past: more[each] for each, past in tails.items()}
-        return Variant(made, {**self.outputs, **more}, {**self.slopes, **ds}, kept)
+        there = [each for each in made.region.nexts if each in made.values.buffers]
+        nexts = {each: names.fresh(identifier(each)) for each in there}
+        return Variant(made, {**self.outputs, **more}, {**self.slopes, **ds}, kept, nexts)
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -290,7 +293,7 @@ class RegionFunction:
             rooms.append(f"{self.like}.new_empty(({', '.join(lengths)}), dtype={kind})")
         lines.returns(rooms) if len(rooms) > 1 else lines.line(f"return {rooms[0]}")
         doc = [f"Room for {listed(self.kernels)}."]
-        return self._part("_room", body, lines, doc, last=self._kinds(), drawn=self._drawn())
+        return self._part("_room", body, lines, doc, last=self.dtypes(), drawn=self._drawn())
 
     def _sequences(self) -> str:
         """How many packed sequences there are."""
@@ -300,11 +303,12 @@ class RegionFunction:
     def _values(self) -> Part:
         """The launch of the kernel of the values."""
         body, lines = self._body(self.graph, {}), Writer()
-        tensors = {**self.arguments, **self.seeds, **self.kernels.outputs}
+        tensors = {**self.arguments, **self.seeds, **self.kernels.outputs, **self.kernels.nexts}
         self._in_rows(lines, self.kernels.made.values, self.arguments)
         self._launch(body, lines, self.kernels.made.values, tensors)
         doc = [f"{listed(self.kernels)} by a kernel."]
-        last, drawn = [*self.kernels.outputs.values()], self._drawn()
+        nexts = [f"{name}=None" for name in self.kernels.nexts.values()]
+        last, drawn = [*self.kernels.outputs.values(), *nexts], self._drawn()
         return self._part("_values", body, lines, doc, last=last, drawn=drawn)
 
     def _gradient(self) -> Part:
@@ -326,7 +330,7 @@ class RegionFunction:
         slopes = [*self.kernels.slopes.values()]
         return self._part("_gradient", body, lines, doc, more=slopes, drawn=self._drawn())
 
-    def _kinds(self) -> list[str]:
+    def dtypes(self) -> list[str]:
         return [self.kinds[name] for name in self.kernels.outputs]
 
     def _launch(
@@ -463,7 +467,7 @@ class RegionFunction:
         counts += [node.op.count for node in self.graph if isinstance(node.op, ir.Top)]
         counts += [node.op.value for node in self.graph if isinstance(node.op, ir.Constant)]
         whole = {str(s) for count in counts for s in count.free_symbols if s.is_integer}
-        kinds = [f"ScalarType {name}" for name in self._kinds()]
+        kinds = [f"ScalarType {name}" for name in self.dtypes()]
         more = [f"{'int' if name in whole else 'float'} {name}" for name in self.extra]
         return [*more, *kinds]
 
@@ -541,12 +545,14 @@ class RegionFunction:
                 lines.line(f"{self.seeds[name]} = dropout_seed({given})")
             made = ", ".join(self.kernels.outputs.values())
             every = [*self.arguments.values(), *self._drawn(), *self._borders(), EXTRA]
-            every += self._kinds()
-            lines.call(f"{made} = {self.title}_op(", every, ")")
-            left = [*self.outputs.values(), *self._kept(body)]
+            room = [*every, *self.dtypes()]
+            if self.kernels.nexts:
+                write_nexts(self, body, lines, every)
+            lines.call(f"{made} = {self.title}_op(", room, ")")
+            left = [*self.outputs.values(), *self.kept(body)]
             lines.returns(left) if self._several() else lines.line(f"return {made}")
 
-    def _kept(self, body: Scope) -> list[str]:
+    def kept(self, body: Scope) -> list[str]:
         """The last tokens of each sequence, of each value that is looked back on."""
         found, borders = [], "cu_seqlens" if self.packed else "None"
         for name, past in self.region.pasts.items():

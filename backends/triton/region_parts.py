@@ -20,12 +20,13 @@ EXTRA = "@extra"
 @dataclass(frozen=True)
 class Variant:
     """The kernels of a region. `tails`: the last tokens of sequences that they make, by the name of
-    the past these are kept for."""
+    the past these are kept for; `nexts`: the pasts of the next call that they can write."""
 
     made: RegionKernels
     outputs: Mapping[str, str]
     slopes: Mapping[str, str]
     tails: Mapping[str, str]
+    nexts: Mapping[str, str]
 
     @property
     def graph(self) -> Graph:

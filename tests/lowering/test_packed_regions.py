@@ -12,12 +12,14 @@ from torch import Tensor
 
 import archc
 from archc.compile import lowered
+from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.ir.plan import examples
 from archc.ir.token_region import TokenRegion
+from archc.lowering.token import Lowered, lower_values
 from archc.regions.cut import regions
 from tests.lowering.packed import PackedTrial, batch_trial, packed_trial
-from tests.lowering.regions import Trial, regions_of, resolved
+from tests.lowering.regions import Named, Trial, regions_of, resolved
 
 CLOSE = 1e-11
 LENGTHS = (0, 1, 7, 2, 0, 0, 5)
@@ -74,6 +76,44 @@ def test_looks_at_what_is_made(name: str) -> None:
         for found in (each, *alone):
             errors = found.errors()
             assert max(errors.values()) < CLOSE, errors
+
+
+@pytest.mark.parametrize("spec", ["delta", "lfm2"])
+def test_the_past_of_the_next_call(spec: str) -> None:
+    """The last tokens of each sequence, with those of its past where these are fewer."""
+    for packed in trials(spec, LENGTHS):
+        plain = replace(packed.region, packed=False)
+        alone = [batch_trial(r, packed.known, n) for r in (packed.region, plain) for n in (1, 2, 5)]
+        for each in (packed, *alone):
+            ((name, past),) = each.region.nexts.items()
+            torch.manual_seed(1)
+            given, outputs, _ = each.expected()
+            made = lower_values(each.region, "values")
+            assert isinstance(made, Lowered)
+            shapes = {n: x.shape for n, x in outputs.items()}
+            found = each.ran(made, given, {**shapes, name: given[past].shape})[name]
+            torch.testing.assert_close(found, followed(each, given, past))
+
+
+def followed(each: PackedTrial, given: Named, past: str) -> Tensor:
+    """The last tokens of what `looked_at` makes of each sequence, those before the first among
+    them."""
+    before = given[past]
+    lengths = each.lengths * (len(before) // len(each.lengths))
+    parts = looked_at(each, given).flatten(0, 1).split(lengths)
+    pairs = zip(before, parts, strict=True)
+    return torch.stack([torch.cat([kept, own])[len(own) :] for kept, own in pairs])
+
+
+def looked_at(each: PackedTrial, given: Named) -> Tensor:
+    """What a region looks back on: an input of it, or a product of two."""
+    graph = each.region.graph
+    (past,) = each.region.pasts
+    node = graph[each.region.choice(past).operands[1]]
+    read = [graph[id] for id in node.operands] or [node]
+    values = [given[n.op.name] for n in read if isinstance(n.op, ir.Input)]
+    assert node.operands == () or node.op == ir.Elementwise("mul")
+    return torch.stack(values).prod(0)
 
 
 ODD = """

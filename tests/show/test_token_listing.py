@@ -18,7 +18,6 @@ KDA = """KDA: a token of each sequence in generation, 10 launches on a GPU
   before   7  q; k; v; W_f_up; log_alpha; W_q W_k W_v W_f_down W_beta W_g_down side by side; W_g_up
   memory   1  the step of S
   after    2  y_in; W_o
-  besides, in PyTorch: q_past, k_past, v_past
   4 are products with parameters, each of another value, or for several
   sequences of another width; a kernel stands between two of them"""
 

@@ -1,6 +1,6 @@
 """Whole layers by their kernels, piece after piece with the state that the last one left, under
-Triton's interpreter, in float32 against float64 without kernels: prints how far values, and
-gradients of the parameters, are off.
+Triton's interpreter, in float32 against float64 without kernels: prints how far values, with
+gradients, without and in slots, and gradients of the parameters are off.
 
     TRITON_INTERPRET=1 python -m tests.backends.triton.interpreted_in_pieces gla,lfm2
 """
@@ -18,17 +18,21 @@ import torch
 from torch import Tensor, nn
 
 import archc
+from archc import slots
 from archc.runtime import between, folds, kernels, steps, tokens
 from tests.backends.triton.quick import quick_scans
 from tests.specs.cases import SMALL, inputs
 from tests.specs.references.weights import randomise
-from tests.specs.test_continued import continued
+from tests.specs.test_continued import OTHER_STREAMS, continued, first
 
 PIECES = [18, 0, 1, 5, 1, 2]
 """More than the smallest chunk, nothing, one token, a few."""
 
 DECIDING = ("by_kernels", "by_token_kernels", "by_folds", "on_gpu", "has_span_room")
 """The functions that see whether kernels can do the work."""
+
+FEW = 5
+"""Tokens that are read in slots."""
 
 SMALLEST = 1e-3
 """Of the largest gradient: one that is less is held against this much, as it may be 0."""
@@ -62,6 +66,24 @@ def numbers(layer: nn.Module, values: dict[str, Tensor]) -> list[Tensor]:
     return [made.detach().double(), *(slope.double() for slope in slopes)]
 
 
+@torch.no_grad()
+def in_slots(layer: nn.Module, given: dict[str, Tensor]) -> Tensor:
+    """The first outputs token by token, with states that are written over; of a layer that cannot
+    have them so, those of one token after the other."""
+    if slots.alone(layer) is not None:
+        return continued(layer, given, [1] * FEW).double()
+    made, found = slots.in_slots(layer), list[Tensor]()
+    state = made.initial_state(2, FEW)
+    live = torch.ones(2, dtype=torch.bool)
+    with by_kernels(made):
+        for t in range(FEW):
+            piece = {n: x if n in OTHER_STREAMS else x[:, t : t + 1] for n, x in given.items()}
+            y, after = made(**piece, state=state, return_state=True)
+            slots.advance(state, after, live)
+            found.append(first(y))
+    return torch.cat(found, 1).double()
+
+
 def check(name: str) -> tuple[float, float]:
     """How far values and gradients are off, each against its largest."""
     spec = archc.load(name, **SMALL[name])
@@ -73,12 +95,16 @@ def check(name: str) -> tuple[float, float]:
     wanted = numbers(exact, values)
     with by_kernels(layer):
         found = numbers(layer, given)
-    least = SMALLEST * max(float(x.abs().max()) for x in wanted[1:])
+        with torch.no_grad():
+            found.append(continued(layer, given, PIECES).double())
+        found.append(in_slots(layer, given))
+    wanted += [wanted[0], wanted[0][:, :FEW]]
+    least = SMALLEST * max(float(x.abs().max()) for x in wanted[1:-2])
     off = [
         float((a - b).abs().max()) / max(float(b.abs().max()), least)
         for a, b in zip(found, wanted, strict=True)
     ]
-    return off[0], max(off[1:])
+    return max(off[0], *off[-2:]), max(off[1:-2])
 
 
 def main() -> None:
