@@ -76,7 +76,7 @@ class Between:
     """A softmax whose score goes through matrices of the tokens between. `whole` has all that
     enters and the score with the name of that product; `inside` is the fold of a span of `SPAN`
     tokens, which has two sources more, `left` and `right`; `across` that of the readers of a span
-    and the tokens of the one before. Both have the axis `spans` as one of their heads."""
+    and the tokens of the one before."""
 
     whole: WeightedSum
     inside: WeightedSum
@@ -85,7 +85,6 @@ class Between:
     left: Source
     right: Source
     ranks: tuple[Rank, ...]
-    spans: Axis
 
 
 # --- what a product is ---------------------------------------------------------------------------
@@ -211,24 +210,26 @@ def by_spans(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> Between |
     if reason := _why_not(whole, dot, ranks):
         return Refusal(reason)
     names = {axis.name for source in whole.sources for axis in source.type.axes}
-    spans = Axis(_unused("span", names), sympy.Symbol("spans", integer=True))
-    full = {name: _of_each_head(whole.source(name), whole) for name in (dot.reader, dot.read)}
-    apart = tuple(_in_span(full.get(s.name, s), spans) for s in whole.sources)
-    heads = (spans, *whole.heads)
-    across = replace(whole, heads=heads, sources=apart, sink=None, counted=spans.name)
+    ends = [_of_each_head(whole.source(name), whole) for name in (dot.reader, dot.read)]
+    full = {source.name: source for source in ends}
+    moved = {name: _by_heads(source) for name, source in full.items()}
+    across, inside = (
+        tuple(own.get(source.name, source) for source in whole.sources) for own in (moved, full)
+    )
+    across = replace(whole, sources=across, sink=None, moved=(*moved,))
     inner = Axis(_unused("inner", names), sympy.Integer(SPAN))
     used = {source.name for source in whole.sources}
     left, right = (
-        _beside(_in_span(full[name], spans), _unused(title, used), inner)
+        _beside(moved[name], _unused(title, used), inner)
         for name, title in ((dot.reader, "left"), (dot.read, "right"))
     )
     second = Dot(_unused("between", {d.name for d in whole.dots}), left.name, right.name)
     pairs = _with_second(whole.pairs, dot.name, second.name)
     inside = replace(
-        whole, heads=heads, sources=(*apart, left, right), dots=(*whole.dots, second), pairs=pairs,
-        counted=spans.name,
+        whole, sources=(*inside, left, right), dots=(*whole.dots, second), pairs=pairs,
+        moved=(*moved, left.name, right.name),
     )  # fmt: skip
-    return Between(whole, inside, across, dot, left, right, ranks, spans)
+    return Between(whole, inside, across, dot, left, right, ranks)
 
 
 def _of_each_head(source: Source, whole: WeightedSum) -> Source:
@@ -237,6 +238,12 @@ def _of_each_head(source: Source, whole: WeightedSum) -> Source:
     type = replace(source.type, axes=tuple(axes.get(a.name, a) for a in source.type.axes))
     shares = tuple((head, head, sympy.Integer(1)) for _, head, _ in source.shares)
     return replace(source, type=type, shares=shares)
+
+
+def _by_heads(source: Source) -> Source:
+    """A vector that lies in memory one head after the other."""
+    batch, stream, *heads, dim = source.type.axes
+    return replace(source, type=replace(source.type, axes=(batch, *heads, stream, dim)))
 
 
 def rows_of_token(ranks: int) -> int:
@@ -248,16 +255,6 @@ def _unused(name: str, names: set[str]) -> str:
     while name in names:
         name += "_"
     return name
-
-
-def _in_span(source: Source, spans: Axis) -> Source:
-    """A source of the tokens of a span: each of them is one of its heads."""
-    if source.role == "same":
-        return source
-    batch, stream, *rest = source.type.axes
-    type = replace(source.type, axes=(batch, spans, stream, *rest))
-    shares = ((spans.name, spans.name, sympy.Integer(1)), *source.shares)
-    return replace(source, type=type, shares=shares)
 
 
 def _beside(source: Source, name: str, inner: Axis) -> Source:

@@ -123,7 +123,7 @@ class WeightedSum:
     `packed`: kernels take packed sequences, which read their own tokens. `ragged`: sequences
     have first positions of their own, which kernels of few readers load; `paged`: what is read of
     a sequence lies in pages, which a table names. `span`: where the spec says it.
-    `counted`: the axis of heads that counts spans of tokens: each launch has its own number.
+    `moved`: the vectors of a tree of spans whose gradients are [B, heads ..., T, K].
     `ranges`: bounds of which, beside the others, one tuple or another holds, as "visible" says."""
 
     node: int
@@ -143,7 +143,7 @@ class WeightedSum:
     unlearned: str = ""
     packed: bool = False
     ragged: bool = False
-    counted: str = ""
+    moved: tuple[str, ...] = ()
     ranges: tuple[tuple[Bound, ...], ...] = ()
     paged: bool = False
     span: Span | None = None

@@ -88,16 +88,14 @@ class Sweep:
         (self.B,) = k.sizes("B")
         self.T, self.S = k.sizes("T", "S", varying=True)
         self.POS, self.START = k.integers("POS", "START")
-        self.N = {
-            axis: k.sizes(f"N_{clean(axis)}", varying=axis == fold.counted)[0]
-            for axis in self._axes()
-        }
+        self.N = {axis: k.sizes(f"N_{clean(axis)}")[0] for axis in self._axes()}
         self.numbers = numbers_of(fold)
         k.numbers += [*self.numbers.values()]
         vectors = list(dict.fromkeys(s.dim.name for s in fold.sources if s.dim is not None))
         names = ["T", "S", *(clean(name) for name in vectors)]
         lengths = k.lengths(*(f"BLOCK_{name}" for name in names))
         self.BLOCK = dict(zip([READER, READ, *vectors], lengths, strict=True))
+        self.room = self.in_memory()
         self.buffers = {source.name: self._source(source) for source in fold.sources}
         self.table = self._table() if fold.packed else None
         self.base: Tile | None = None
@@ -126,7 +124,15 @@ class Sweep:
         if source.summed:
             axes["part"] = sympy.Integer(2)
         dtype = self.IO if source.dim is not None else "f32" if source.real else "i32"
-        return self.k.memory(source.name, axes, dtype, strided=True)
+        return self.k.memory(source.name, axes, dtype, **self.layout(source))
+
+    def layout(self, source: Source) -> dict[str, Any]:
+        """What of the memory of a source is told at launch: the strides of any view."""
+        return {"strided": True}
+
+    def in_memory(self) -> dict[str, sympy.Expr]:
+        """How many tokens of each kind there are in memory."""
+        return {READER: self.T, READ: self.S}
 
     def _table(self) -> Buffer:
         """A row for each program along the tokens: where its sequence begins and ends, and where in
@@ -146,13 +152,13 @@ class Sweep:
         if axis.kind == "batch":
             return self.B
         if axis.kind == "stream":
-            return self.T if source.role == READER else self.S
+            return self.room[source.role]
         return self.N[axis.name]
 
     def made(self, name: str, role: str, dim: Axis | None, dtype: str = "f32") -> Buffer:
         """Memory for a result: a vector, or a number, for each token and each head."""
         heads = self.axes_of_heads()
-        tokens: dict[str, Any] = {"t": self.T} if role == READER else {"s": self.S}
+        tokens: dict[str, Any] = {"t" if role == READER else "s": self.room[role]}
         if dim is None:
             return self.k.memory(name, {"b": self.B, **heads, **tokens}, dtype)
         own: dict[str, Any] = {f"d_{clean(dim.name)}": self.N[dim.name]}
@@ -245,11 +251,15 @@ class Sweep:
     def tokens(self, first: Tile, role: str) -> Tokens:
         """A block of tokens, from the place of its first one on."""
         letter = "t" if role == READER else "s"
-        own = self.k.iota(letter, self.BLOCK[role])
+        own, begin = self.k.iota(letter, self.BLOCK[role]), self.begin_of(role)
         place = (first + own).named(letter)
-        if self.base is None:
+        if begin is None:
             return Tokens(place, place)
-        return Tokens(place, (self.base + first).named(f"{letter}_begin") + own)
+        return Tokens(place, (begin + first).named(f"{letter}_begin") + own)
+
+    def begin_of(self, role: str) -> Tile | None:
+        """Where tokens of a kind begin in memory; None if at 0."""
+        return self.base
 
     def inside_of(self, tokens: Tokens, role: str) -> Tile:
         """Whether tokens are before the end of their sequence."""
@@ -319,7 +329,8 @@ class Sweep:
         last = self.first if self.held == READER else self.last()
         if self.held == READ and self.base is not None:
             last = self.k.apply("max", last, 0)
-        one = Tokens(last, last if self.base is None else self.base + last)
+        begin = self.begin_of(self.held)
+        one = Tokens(last, last if begin is None else begin + last)
         self.anchors = {
             source.node: self.load(source, one, ())
             for source in self.fold.sources if source.summed and source.role == self.held

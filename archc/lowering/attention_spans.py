@@ -1,9 +1,10 @@
 """A fold over a part of the tokens that readers read -> tile programs that go on with another's
 results: those of `inside` and `across` of archc/attention/between.py.
 
-Everything that is made may be a view: the readers of every other span. A forward takes o and the
-log of the sum of weights from memory and leaves them there with its tokens more, in float32; a
-gradient adds to what is there. No two programs of a launch have one token.
+A launch has so many spans of readers, and one of tokens read for each: both are as long in every
+span, and so far from those of the next. All memory is that of every token of the sequences. A
+forward takes o and the log of the sum of weights from memory and leaves them there with its tokens
+more, in float32; a gradient adds to what is there. No two programs of a launch have one token.
 """
 
 from __future__ import annotations
@@ -11,45 +12,74 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import sympy
+
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.dims import Axis
 from archc.ir.value_names import cotangent
-from archc.lowering.attention import NEVER, READ, READER, Sweep, clean
+from archc.lowering.attention import NEVER, READ, READER, Sweep, Tokens, clean
 from archc.lowering.attention_forward import summed
 from archc.lowering.attention_gradient import Gradient, gradient_of_readers, gradient_of_tokens
 from archc.tile.compose import Tile
 from archc.tile.language import Buffer, Program
 
 
-def of_view(w: Sweep, name: str, role: str, dim: Axis | None, dtype: str = "f32") -> Buffer:
-    """Memory of a result as a view: a vector, or a number, for each token and each head."""
-    heads = w.axes_of_heads()
-    tokens: dict[str, Any] = {"t": w.T} if role == READER else {"s": w.S}
-    axes: dict[str, Any] = {"b": w.B, **heads, **tokens}
-    if dim is not None:
-        axes = {"b": w.B, **tokens, **heads, f"d_{clean(dim.name)}": w.N[dim.name]}
-    return w.k.memory(name, axes, dtype, strided=True)
+class SpanSweep(Sweep):
+    """A program of a span of readers, and of the tokens of one that they read."""
+
+    def in_memory(self) -> dict[str, sympy.Expr]:
+        """All tokens of a sequence. Spans are a PITCH apart, the first from a token of its own."""
+        k = self.k
+        self.SPANS, self.TOKENS, self.PITCH = k.sizes("N_SPANS", "TOKENS", "PITCH", varying=True)
+        self.FIRST = dict(zip((READER, READ), k.integers("FIRST_T", "FIRST_S"), strict=True))
+        return dict.fromkeys((READER, READ), self.TOKENS)
+
+    def layout(self, source: Source) -> dict[str, Any]:
+        """What of the memory of a source is told at launch: how far tokens are apart, but not where
+        they lie a head after the other."""
+        if source.role == "same":
+            return super().layout(source)
+        _, tokens, *_ = source.type.axes
+        return {"rows": self._axis_name(source, tokens)} if tokens.kind == "stream" else {}
+
+    def stand_among_heads(self) -> None:
+        """The grid of sequences, spans and heads, and the places of vectors."""
+        super().stand_among_heads()
+        span = self.k.program("span", self.SPANS) * self.PITCH
+        self.begins = {r: (span + self.FIRST[r]).named(f"{r}_begin") for r in (READER, READ)}
+        self.ends = {
+            role: (begin + self.lengths[role]).named(f"{role}_end")
+            for role, begin in self.begins.items()
+        }
+
+    def begin_of(self, role: str) -> Tile:
+        """Where the tokens of a span begin in memory."""
+        return self.begins[role]
+
+    def inside_of(self, tokens: Tokens, role: str) -> Tile:
+        """Whether tokens are before the end of their span."""
+        return (tokens.at < self.ends[role]).named("in_t" if role == READER else "in_s")
 
 
 def first_span(fold: WeightedSum, name: str = "attend_span") -> Program:
     """o, and the log of the sum of weights, of the first tokens that a reader reads; -inf where it
     reads none of them."""
     doc = "A block of readers walks the tokens of its own span."
-    return _forward(Sweep(fold, name, doc, READER, 8, 3), False)
+    return _forward(SpanSweep(fold, name, doc, READER, 8, 3), False)
 
 
 def another_span(fold: WeightedSum, name: str = "attend_span_before") -> Program:
     """The same with the tokens of another span more."""
     doc = "A block of readers walks the tokens of the span before, after others."
-    return _forward(Sweep(fold, name, doc, READER, 8, 3), True)
+    return _forward(SpanSweep(fold, name, doc, READER, 8, 3), True)
 
 
-def _forward(w: Sweep, goes_on: bool) -> Program:
+def _forward(w: SpanSweep, goes_on: bool) -> Program:
     """A block of readers, which have read other tokens before if it `goes_on`."""
     k, values = w.k, w.fold.source(w.fold.values or "")
     assert values.dim is not None
-    o = of_view(w, "o", READER, values.dim)
-    lse = of_view(w, "lse", READER, None)
+    o = w.made("o", READER, values.dim)
+    lse = w.made("lse", READER, None)
     w.stand()
     rows, vector = [w.in_mine], [w.in_mine, w.inside[values.dim.name]]
     before: list[Tile] = []
@@ -65,24 +95,41 @@ def _forward(w: Sweep, goes_on: bool) -> Program:
     return k.done()
 
 
-class SpanGradient(Gradient):
+class SpanGradient(SpanSweep, Gradient):
     """A program of the gradient that adds to what is there."""
 
-    def made(self, name: str, role: str, dim: Axis | None, dtype: str = "f32") -> Buffer:
-        """Memory for a result, or of what arrives, as a view."""
-        return of_view(self, name, role, dim, dtype)
+    def made_of(self, name: str, values: Source | None) -> Buffer:
+        """Memory of what arrives, or of the forward's sums."""
+        assert values is not None and values.dim is not None
+        own = {f"d_{clean(values.dim.name)}": self.N[values.dim.name]}
+        axes = {"b": self.B, "t": self.TOKENS, **self.axes_of_heads(), **own}
+        return self.k.memory(name, axes, self.IO, rows="t")
 
     def _result(self, source: Source) -> Buffer:
-        role = READER if source.role == "same" else source.role
-        return self.made(cotangent(source.name).replace(".", "_"), role, source.dim)
+        role, name = READ if source.role == READ else READER, cotangent(source.name)
+        name, dim = name.replace(".", "_"), source.dim
+        if dim is None or source.name not in self.fold.moved:
+            return self.made(name, role, dim)
+        letter, own = "t" if role == READER else "s", f"d_{clean(dim.name)}"
+        axes = {"b": self.B, **self.axes_of_heads(), letter: self.TOKENS, own: self.N[dim.name]}
+        return self.k.memory(name, axes)
+
+    def _index_of(self, source: Source) -> list[Tile]:
+        """Indices of a gradient of the tokens held."""
+        dim: Axis | None = source.dim
+        if dim is None or source.name not in self.fold.moved:
+            return self.result_index(dim)
+        return [self.b, *self.among_heads(), self.mine.at, self.places[dim.name]]
 
     def leave(self, made: Sequence[Tile]) -> None:
         """Add every gradient to what there is of it."""
+        k = self.k
         for source, sum in zip(self.wanted, made, strict=True):
-            buffer, dim = self.results[source.name], source.dim
-            where = [self.in_mine, *([self.inside[dim.name]] if dim is not None else [])]
-            before = self.k.load(buffer, *self.result_index(dim), where=where)
-            self.keep(buffer, dim, before + sum)
+            buffer, index = self.results[source.name], self._index_of(source)
+            inside = [] if source.dim is None else [self.inside[source.dim.name]]
+            where = [self.in_mine, *inside]
+            before = k.load(buffer, *index, where=where)
+            k.store(buffer, *index, value=before + sum, where=where)
 
 
 def span_readers(fold: WeightedSum, name: str = "attend_span_readers") -> Program:

@@ -10,11 +10,13 @@ spans: those behind the last are 0, and no other reads them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from archc.runtime.tokens import in_rows
 
 SHORTEST = 64
 """Tokens of the smallest spans, where each has one outer product; of more, as many fewer."""
@@ -95,22 +97,22 @@ def shares_of(given: Given) -> list[Share]:
 
 
 class Part(NamedTuple):
-    """Spans of one length side by side, in pairs: `first` is the first token, `pairs` how many
-    there are, `size` the tokens of each earlier span, `late` those of each later one."""
+    """Spans of readers side by side, and the span of tokens that each reads: so many `spans`, from
+    the tokens `first_reader` and `first_read` on, a `pitch` apart; `readers` and `read` are the
+    tokens of each, and `pos` is the place of its first reader from the first token read on."""
 
-    first: int
-    pairs: int
-    size: int
-    late: int
+    spans: int
+    pitch: int
+    first_reader: int
+    first_read: int
+    readers: int
+    read: int
+    pos: int
 
-    def cut(self, x: Tensor, dim: int, later: bool) -> Tensor:
-        """The tokens of every earlier, or every later, span: [..., pairs, tokens, ...] in place of
-        the tokens' dim."""
-        if self.late == self.size:
-            every = x.narrow(dim, self.first, 2 * self.pairs * self.size)
-            return every.unflatten(dim, (self.pairs, 2, self.size)).select(dim + 1, int(later))
-        start, size = (self.first + self.size, self.late) if later else (self.first, self.size)
-        return x.narrow(dim, start, size).unsqueeze(dim)
+
+def alone(tokens: int, short: int) -> Part:
+    """The smallest spans, which read themselves."""
+    return Part(tokens // short, short, 0, 0, short, short, 0)
 
 
 def parts_of(tokens: int, size: int) -> Iterator[Part]:
@@ -118,10 +120,10 @@ def parts_of(tokens: int, size: int) -> Iterator[Part]:
     shorter."""
     pairs = tokens // (2 * size)
     if pairs:
-        yield Part(0, pairs, size, size)
-    rest = tokens - 2 * pairs * size
-    if rest > size:
-        yield Part(2 * pairs * size, 1, size, rest - size)
+        yield Part(pairs, 2 * size, size, 0, size, size, size)
+    first = 2 * pairs * size
+    if tokens - first > size:
+        yield Part(1, 2 * size, first + size, first, tokens - first - size, size, size)
 
 
 def sizes_of(tokens: int, shortest: int) -> list[int]:
@@ -193,7 +195,7 @@ class Tree:
         w = of_ranks([by_rows(w) for _, w in given.ranks])
         self.rows = [*(by_rows(given.sources[i]) for i in given.ends), u, w]
         self.others = [
-            x if role == "same" else padded(x, self.tokens)
+            x if role == "same" else in_rows(padded(x, self.tokens))[0]
             for x, role in zip(given.sources, given.roles, strict=True)
         ]
         (B, _, h, K), inner = self.rows[0].shape, SHORTEST
@@ -203,48 +205,17 @@ class Tree:
         self.left, self.right = (first.new_empty((B, h, self.tokens, inner)) for _ in range(2))
         moves.borders(*self.rows, self.q, self.k, self.P, self.left, self.right, self.shape[1])
 
-    def sources(self, part: Part, q: Tensor, k: Tensor) -> list[Tensor]:
-        """The inputs of kernels for the spans of a part: readers of the later ones, and tokens of
-        those before. A dim of spans stands in front of the tokens."""
-        found = [
-            x if role == "same" else self.spans(part, x, 1, role == "reader")
-            for x, role in zip(self.others, self.given.roles, strict=True)
-        ]
+    def sources(self, q: Tensor, k: Tensor) -> list[Tensor]:
+        """The inputs of kernels, with q and k at the borders of spans."""
+        found = [*self.others]
         for place, x in zip(self.given.ends, (q, k), strict=True):
-            found[place] = self.vectors(part, x, place == self.given.ends[0])
+            found[place] = x
         return found
 
     def first_sources(self) -> list[Tensor]:
-        """The same of the smallest spans by themselves, with the vectors beside q and k."""
-        found = [
-            x if role == "same" else self.spans(None, x, 1, False)
-            for x, role in zip(self.others, self.given.roles, strict=True)
-        ]
-        return found + [self.vectors(None, x, False) for x in (self.left, self.right)]
-
-    def spans(self, part: Part | None, x: Tensor, dim: int, later: bool) -> Tensor:
-        """[..., T, ...] as the spans and the tokens of each."""
-        return x.unflatten(dim, (-1, self.short)) if part is None else part.cut(x, dim, later)
-
-    def vectors(self, part: Part | None, x: Tensor, later: bool) -> Tensor:
-        """[B, h, T, K] as [B, n, tokens, heads ..., K]."""
-        cut = self.spans(part, x, 2, later).permute(0, 2, 3, 1, 4)
-        return cut.unflatten(3, self.heads) if self.heads else cut.squeeze(3)
-
-    def made(self, part: Part | None, x: Tensor, later: bool) -> Tensor:
-        """Results that are vectors, [B, T, heads ..., V], as kernels make them: [B, tokens, n,
-        heads ..., V]."""
-        return self.spans(part, x, 1, later).transpose(1, 2)
-
-    def numbers(self, part: Part | None, x: Tensor, later: bool) -> Tensor:
-        """Results that are numbers, [B, heads ..., T], as kernels make them: [B, n, heads ...,
-        tokens]."""
-        return self.spans(part, x, x.dim() - 1, later).movedim(-2, 1)
-
-    def call(self, part: Part | None, *rest: Any) -> tuple[Any, ...]:
-        """The numbers that a launch is told behind its tensors."""
-        tokens, pos = (self.short, 0) if part is None else (part.late, part.size)
-        return (*rest, tokens, pos, 0, *self.given.numbers)
+        """The same of the smallest spans by themselves, with q and k as they are given, and the
+        vectors beside these."""
+        return [*self.others, self.left, self.right]
 
     def climb(self, size: int, *kept: Tensor) -> None:
         """Bring later readers to the begin of the span before, earlier tokens to the end of the one
@@ -283,13 +254,12 @@ def values_of(
     B = tree.shape[0]
     o = tree.q.new_empty((B, tree.tokens, *tree.heads, last), dtype=wide)
     lse = tree.q.new_empty((B, *tree.heads, tree.tokens), dtype=wide)
-    made = tree.made(None, o, True), tree.numbers(None, lse, True)
-    inside(*tree.first_sources(), *tree.call(None, *made))
+    numbers = tree.given.numbers
+    inside(*tree.first_sources(), o, lse, alone(tree.tokens, tree.short), *numbers)
     del tree.left, tree.right
     for size in sizes_of(tree.tokens, tree.short):
         for part in parts_of(tree.tokens, size):
-            made = tree.made(part, o, True), tree.numbers(part, lse, True)
-            across(*tree.sources(part, tree.q, tree.k), *tree.call(part, *made))
+            across(*tree.sources(tree.q, tree.k), o, lse, part, *numbers)
         if 2 * size < tree.tokens:
             tree.climb(size)
     return o, lse
@@ -336,19 +306,10 @@ class Slopes:
                     shape = (B, tokens, *tree.heads, own)
                 self.others[place] = tree.q.new_zeros(shape, dtype=wide)
 
-    def views(self, part: Part | None, q: Tensor, k: Tensor) -> list[Tensor]:
-        """Where kernels add their gradients."""
-        tree, found = self.tree, []
-        for place in self.learned:
-            later = tree.given.roles[place] != "read"
-            if place in tree.given.ends:
-                x = q if place == tree.given.ends[0] else k
-                found.append(tree.vectors(part, x, later).transpose(1, 2))
-            elif tree.given.vectors[place]:
-                found.append(tree.made(part, self.others[place], later))
-            else:
-                found.append(tree.numbers(part, self.others[place], later))
-        return found
+    def room(self, q: Tensor, k: Tensor) -> list[Tensor]:
+        """Where kernels add their gradients, those of q and k to these."""
+        ends = dict(zip(self.tree.given.ends, (q, k), strict=True))
+        return [ends[i] if i in ends else self.others[i] for i in self.learned]
 
     def descend(self, of_rows: Callable, level: Level) -> None:
         """From borders of spans of twice the size to those of a level: before its own readers add
@@ -403,39 +364,33 @@ def between_backward(
     for share in shares_of(given):
         tree = Tree(Moves(*moves), share.given(given))
         levels, slopes = levels_of(tree), Slopes(tree, learned, lse.dtype)
-        vectors = [padded(share.of(x), tree.tokens) for x in (d_o, o)]
-        known = F.pad(share.of(lse, 1), (0, tree.tokens - lse.shape[-1]))
-        numbers = [known, torch.zeros_like(known)]
+        arriving = in_rows(*(padded(share.of(x), tree.tokens) for x in (d_o, o)))
+        known = F.pad(share.of(lse, 1), (0, tree.tokens - lse.shape[-1])).contiguous()
+        arriving += [known, torch.empty_like(known)]
         while levels:
             level = levels.pop()
             if 2 * level.size < tree.tokens:
                 slopes.descend(of_moves[1], level)
+            entering = [*tree.sources(level.q, level.k), *arriving]
+            entering += slopes.room(slopes.q, slopes.k)
             for part in parts_of(tree.tokens, level.size):
-                made = [tree.made(part, x, True) for x in vectors]
-                made += [tree.numbers(part, x, True) for x in numbers]
-                views = slopes.views(part, slopes.q, slopes.k)
-                sources = tree.sources(part, level.q, level.k)
                 for kernel in across:
-                    kernel(*sources, *tree.call(part, *made, *views))
-        made = [tree.made(None, x, True) for x in vectors]
-        made += [tree.numbers(None, x, True) for x in numbers]
-        room.take(share, slopes_inside(of_moves[0], inside, tree, slopes, made))
+                    kernel(*entering, part, *given.numbers)
+        room.take(share, slopes_inside(of_moves[0], inside, tree, slopes, arriving))
     return room.tensors
 
 
 def slopes_inside(
     of_borders: Callable, inside: Sequence[Callable], tree: Tree, slopes: Slopes,
-    made: list[Tensor],
+    arriving: list[Tensor],
 ) -> list[Tensor]:  # fmt: skip
     """The gradients, with those of the smallest spans, which all others go through."""
     T, given = tree.shape[1], tree.given
     q, k = (torch.zeros_like(x) for x in (slopes.q, slopes.k))
     beside = [torch.zeros_like(x, dtype=q.dtype) for x in (tree.left, tree.right)]
-    views = slopes.views(None, q, k)
-    views += [tree.vectors(None, x, False).transpose(1, 2) for x in beside]
-    entering = tree.first_sources()
+    entering = [*tree.first_sources(), *arriving, *slopes.room(q, k), *beside]
     for kernel in inside:
-        kernel(*entering, *tree.call(None, *made, *views))
+        kernel(*entering, alone(tree.tokens, tree.short), *given.numbers)
     del entering, tree.left, tree.right
     d_P = torch.zeros_like(tree.P) if slopes.P is None else slopes.P
     count = ranks_of(len(given.ranks))

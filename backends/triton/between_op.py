@@ -25,15 +25,22 @@ GIVEN = ("d_o", "o", "lse", "delta")
 
 class SpanOp(FoldOp):
     """The functions that launch the kernels of one fold of the tree, that of `first` spans or that
-    of those before; results are given, as views. Numbers enter in the order of `whole`."""
+    of those before; results are given. Numbers enter in the order of `whole`."""
 
     def __init__(self, file: File, fold: WeightedSum, whole: WeightedSum, title: str, first: bool):
         super().__init__(file, fold, title, few=False)
         self.first, known = first, numbers_of(fold)
         self.given = [self.numbers[known[number].name] for number in numbers_of(whole)]
 
+    def _sizes(self) -> dict[str, str]:
+        """The sizes of every program, as Python."""
+        found = {"T": "part.readers", "S": "part.read", "POS": "part.pos", "START": "0"}
+        found |= {"N_SPANS": "part.spans", "PITCH": "part.pitch", "TOKENS": "lse.shape[-1]"}
+        found |= {"FIRST_T": "part.first_reader", "FIRST_S": "part.first_read"}
+        return super()._sizes() | found
+
     def write_functions(self, learned: list[str]) -> None:
-        """The function of the values, and those of the gradient, which are given views of what is
+        """The function of the values, and those of the gradient, which are given room for what is
         `learned`, where there is any."""
         make = first_span if self.first else another_span
         self._function(make, "forward", "launch", ["o", "lse"])
@@ -45,15 +52,14 @@ class SpanOp(FoldOp):
     def _function(self, make: Make, kind: str, suffix: str, made: list[str]) -> None:
         """A function that launches one program."""
         program, writer = self._program(make, f"_{suffix}"), Writer()
-        numbers = ["tokens", "pos", "start", *self.given]
-        arguments = [*self.arguments.values(), *made, *numbers]
+        arguments = [*self.arguments.values(), *made, "part", *self.given]
         where = "the spans themselves" if self.first else "spans before"
         doc = f"Launch the kernel of {kind if kind != 'forward' else 'values'}, of {where}."
         self._define(writer, f"{self.title}_{suffix}", arguments, doc)
         self._prepare(writer)
         sizes = self._write_sizes(writer, self._lengths())
         self._blocks(writer, kind)
-        writer.line("rows, columns = min(rows, block_of(tokens)), min(columns, 64)")
+        writer.line("rows, columns = min(rows, block_of(part.readers)), min(columns, 64)")
         self._launch(writer, program, sizes)
         self.file.sections.append(writer.text())
 

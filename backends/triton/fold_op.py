@@ -24,7 +24,7 @@ LOCALS = (
     "B", "S", "data", "shared", "o", "lse", "d_o", "d_lse", "delta", "output", "inputs", "given",
     "made", "rows", "columns", "parts", "options", "tokens", "pos", "start", "cu_seqlens",
     "borders", "blocks", "most", "listed", "count", "order", "begins", "entry", "step", "first",
-    "readers", "own_pos", "table",
+    "readers", "own_pos", "table", "part",
 )  # fmt: skip
 FEW = 16
 """Fewer readers than these share a program with heads."""

@@ -90,16 +90,16 @@ def between_of(text: str) -> Between:
 
 
 class Trial(FoldTrial):
-    """Programs of a fold on views, in the interpreter."""
+    """Programs of a fold of spans, in the interpreter."""
 
     def launch(
         self, make: Callable[[WeightedSum], Program], order: Sequence[str], *given: Any
     ) -> None:
-        """Run a program on tensors in that order, and three numbers."""
+        """Run a program on tensors in that order, and a part of the spans."""
         program = make(self.fold)
         assert not verify(program), [*map(str, verify(program))]
         tensors = dict(zip(order, given, strict=False))
-        tokens, pos, start, *_ = given[len(order) :]
+        part: Part = given[len(order)]
         known = {
             name: next(x.shape[i] for s in self.fold.sources for i, a in enumerate(s.type.axes)
                        if a.name == name and (x := tensors[s.name]) is not None)
@@ -107,8 +107,10 @@ class Trial(FoldTrial):
         }  # fmt: skip
         read = next(s for s in self.fold.sources if s.role == "read")
         sizes = {**self.plain, **{f"N_{name}": n for name, n in known.items()}}
-        B, _, S = tensors[read.name].shape[:3]
-        sizes |= {"B": B, "T": tokens, "S": S, "POS": pos, "START": start}
+        sizes |= {"B": tensors[read.name].shape[0], "TOKENS": tensors["lse"].shape[-1]}
+        sizes |= {"T": part.readers, "S": part.read, "POS": part.pos, "START": 0}
+        sizes |= {"N_SPANS": part.spans, "PITCH": part.pitch}
+        sizes |= {"FIRST_T": part.first_reader, "FIRST_S": part.first_read}
         lengths = {f"BLOCK_{s.dim.name}": max(16, 1 << (known[s.dim.name] - 1).bit_length())
                    for s in self.fold.sources if s.dim is not None}  # fmt: skip
         constants = {"IO": "f64", "PRECISION": "ieee", "BLOCK_T": 64, "BLOCK_S": 64, **lengths}
@@ -264,8 +266,10 @@ def test_every_pair_of_spans_is_of_one_part(tokens: int):
     while size < tokens:
         for part in parts_of(tokens, size):
             assert isinstance(part, Part)
-            late, early = (part.cut(place, 0, later).flatten(0, 0) for later in (True, False))
-            for readers, read in zip(late, early, strict=True):
+            for span in range(0, part.spans * part.pitch, part.pitch):
+                readers = place[part.first_reader + span :][: part.readers]
+                read = place[part.first_read + span :][: part.read]
+                assert int(readers[0] - read[0]) == part.pos
                 seen[readers[:, None], read] += 1
         size *= 2
     block = torch.arange(tokens) // SPAN

@@ -57,8 +57,8 @@ def test_layers_with_dims_that_are_no_powers_of_2() -> None:
 def test_recurrences_unlike_the_bundled_ones() -> None:
     """A memory that is written with what another gives, states of three dims, corrections along the
     values, complex numbers, and values that decay beside corrections along the keys."""
-    tokens = {"by_element": 17, "third_order": 17, "value_side": 17, "turning": 17, "value_decay": 17}
-    assert not wrong(errors(*(f"layer {OWN / name}.arch {n} 4" for name, n in tokens.items())))
+    names = ("by_element", "third_order", "value_side", "turning", "value_decay")
+    assert not wrong(errors(*(f"layer {OWN / name}.arch 17 4" for name in names)))
 
 
 @pytest.mark.slow
