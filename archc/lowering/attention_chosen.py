@@ -21,6 +21,7 @@ from archc.lowering.attention_heads import HeadRows
 from archc.lowering.formula import Known
 from archc.tile.compose import Tile, ceil_div
 from archc.tile.language import Buffer, Dim, Program
+from archc.tile.unread import swept
 
 Turn = Callable[[Tokens, bool, tuple[Tile, ...]], Sequence[Tile]]
 
@@ -152,7 +153,7 @@ def by_choice(fold: WeightedSum, name: str = "attend_chosen") -> Program:
     lse = w.made("lse", READER, None) if fold.softmax else None
     w.stand()
     leave(w, o, lse, summed(w, values), values)
-    return w.k.done()
+    return swept(w.k.done())
 
 
 class _GradientOfReader(Gradient, _OneReader):

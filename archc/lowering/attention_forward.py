@@ -10,6 +10,7 @@ from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens
 from archc.lowering.formula import tile
 from archc.tile.compose import Tile
 from archc.tile.language import Buffer, Program
+from archc.tile.unread import swept
 
 
 def forward(fold: WeightedSum, name: str = "attend") -> Program:
@@ -20,7 +21,7 @@ def forward(fold: WeightedSum, name: str = "attend") -> Program:
     lse = w.made("lse", READER, None) if fold.softmax else None
     w.stand()
     leave(w, o, lse, summed(w, values), values)
-    return w.k.done()
+    return swept(w.k.done())
 
 
 def summed(

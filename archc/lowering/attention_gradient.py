@@ -22,6 +22,7 @@ from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens, 
 from archc.lowering.formula import Formula, Known, tile
 from archc.tile.compose import Tile, ceil_div
 from archc.tile.language import Buffer, Dim, Program
+from archc.tile.unread import swept
 
 
 class Gradient(Sweep):
@@ -248,7 +249,7 @@ def gradient_of_readers(w: Gradient) -> Program:
         sink = tile({**w.fixed, **w.own}[fold.sink])
         made[place] = made[place] - k.apply("exp", sink - readers["lse"]) * readers["delta"]
     w.leave(made)
-    return k.done()
+    return swept(k.done())
 
 
 def by_distances(fold: WeightedSum, name: str = "attend_gradient_of_tables") -> Program:
@@ -286,7 +287,7 @@ def by_distances(fold: WeightedSum, name: str = "attend_gradient_of_tables") -> 
             index = [w.b, *w.heads.values(), place, half, u]
             k.store(d, *index, value=turn.results[2 * count + half])
             k.store(at, *index, value=_index(w, lookup.index, beside, u, half))
-    return k.done()
+    return swept(k.done())
 
 
 def _at_distances(w: Gradient, name: str, diagonals: sympy.Expr) -> tuple[Buffer, Buffer]:
@@ -361,4 +362,4 @@ def gradient_of_tokens(w: Gradient) -> Program:
         return w.sums(p, found, other, readers, before)
 
     w.leave(w.walk(w.starts(), turn))
-    return w.k.done()
+    return swept(w.k.done())

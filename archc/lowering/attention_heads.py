@@ -21,6 +21,7 @@ from archc.lowering.attention import NEVER, READ, READER, Part, Sweep, Tokens, c
 from archc.lowering.attention_forward import summed
 from archc.tile.compose import Composer, Tile, ceil_div, size
 from archc.tile.language import Buffer, Dim, Program
+from archc.tile.unread import swept
 
 ROOM = "ROOM"
 """How many tokens all pages have room for."""
@@ -172,7 +173,7 @@ def by_parts(fold: WeightedSum, name: str = "attend_part") -> Program:
     vector = [w.places[values.dim.name]] if values and values.dim else []
     if part_o is not None:
         k.store(part_o, *index, *vector, value=acc, where=[w.in_mine, *inside])
-    return k.done()
+    return swept(k.done())
 
 
 def _of_parts(w: _Part, values: Source | None) -> tuple[Buffer | None, Buffer | None]:
@@ -206,7 +207,7 @@ def joined(fold: WeightedSum, name: str = "attend_join") -> Program:
         parts = parts if weights is None else parts * weights
         index = [j.b, j.t, *j.heads, *j.places] if j.places else [*whole, j.t]
         k.store(j.o, *index, value=parts.sum("part"), where=j.inside)
-    return k.done()
+    return swept(k.done())
 
 
 class _Join:

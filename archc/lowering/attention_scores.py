@@ -19,6 +19,7 @@ from archc.lowering.attention_forward import forward
 from archc.lowering.formula import Known
 from archc.tile.compose import Tile, ceil_div
 from archc.tile.language import Program
+from archc.tile.unread import swept
 
 
 class _Scores(Sweep):
@@ -139,7 +140,7 @@ def of_pairs(scores: Scores, name: str = "attend_scores") -> Program:
     places = [*(standing[head.name] for head in w.others()), *([w.group] if w.group else [])]
     where = [w.in_mine, w.in_seen]
     k.store(w.o, w.b, *places, w.mine.at, w.seen.at, value=loop.results[0], where=where)
-    return k.done()
+    return swept(k.done())
 
 
 def log_sums(fold: WeightedSum, name: str = "attend_log_sums") -> Program:

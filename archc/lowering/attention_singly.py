@@ -20,6 +20,7 @@ from archc.lowering.attention_gradient import gradient_of_tokens
 from archc.lowering.formula import Known
 from archc.tile.compose import Composer, Tile, ceil_div
 from archc.tile.language import Buffer, Dim, Program
+from archc.tile.unread import swept
 
 
 class _OfOneReader(Listed):
@@ -139,4 +140,4 @@ def totals(name: str = "attend_singly_totals") -> Program:
         found = k.load(entries, b, entry, x, d, where=[at < end, inside])
         loop.next(loop.carried[0] + found.sum("t"))
     k.store(total, b, s, x, d, value=loop.results[0], where=[inside])
-    return k.done()
+    return swept(k.done())

@@ -22,6 +22,7 @@ from archc.lowering.attention_forward import summed
 from archc.lowering.attention_gradient import Gradient, gradient_of_readers, gradient_of_tokens
 from archc.tile.compose import Tile
 from archc.tile.language import Buffer, Program
+from archc.tile.unread import swept
 
 
 class SpanSweep(Sweep):
@@ -92,7 +93,7 @@ def _forward(w: SpanSweep, goes_on: bool) -> Program:
     safe = k.where((m > NEVER).named("read", "whether a reader read anything"), total, 1.0)
     w.keep(lse, None, m + k.apply("log", safe))
     w.keep(o, values.dim, acc / safe)
-    return k.done()
+    return swept(k.done())
 
 
 class SpanGradient(SpanSweep, Gradient):
