@@ -73,7 +73,7 @@ class Listed(Choosing):
         return k.where(there & (s < self.S), s, k.lift(self.S)).named("s")
 
 
-class _OneReader(Listed):
+class OneReader(Listed):
     """A program of one reader: its rows are the heads that share what it has chosen."""
 
     def stand(self) -> None:
@@ -81,11 +81,11 @@ class _OneReader(Listed):
         blocks of their rows."""
         k = self.k
         self.stand_among_heads()
-        self.first = self.final = k.program("t", self.T)
+        self.first = self.final = self.reader()
         self.mine = Tokens(self.first, self.first)
         self.rows, self.columns = Dim("t", self.BLOCK[READER]), self._walked_dim()
-        place = k.program("rows", ceil_div(self.share, self.BLOCK[READER]))
-        self.row = (place * self.BLOCK[READER] + k.iota("t", self.BLOCK[READER])).named("row")
+        self.at_rows = k.program("rows", ceil_div(self.share, self.BLOCK[READER]))
+        self.row = (self.at_rows * self.BLOCK[READER] + k.iota("t", self.BLOCK[READER])).named("row")
         share, head = k.lift(self.share, "i32"), self.packed.head
         assert head is not None
         first = k.lift(0, "i32") if self.group is None else self.group * share
@@ -93,6 +93,10 @@ class _OneReader(Listed):
         self.in_mine = ((self.row < share) & (at < first + share)).named("in_rows")
         heads = {**self.heads, head.name: at}
         self.heads = {h.name: heads[h.name] for h in self.fold.heads}
+
+    def reader(self) -> Tile:
+        """The reader of a program."""
+        return self.k.program("t", self.T)
 
     def axes_of_heads(self) -> dict[str, Any]:
         """The axes of heads of what is made: those that are rows are an axis of a group."""
@@ -130,8 +134,8 @@ class _OneReader(Listed):
         chosen = k.load(self.count, *where).named("chosen")
         if self.choice.single:
             with k.loop(0, (chosen + (block - 1)) // block, *carried) as loop:
-                entry = (loop.index * block + k.iota("s", block)).named("entry")
-                s = self.tokens_at(where, entry, chosen)
+                self.entry = (loop.index * block + k.iota("s", block)).named("entry")
+                s = self.tokens_at(where, self.entry, chosen)
                 loop.next(*turn(Tokens(s, s), True, loop.carried))
             return [*loop.results]
         turns = ((size + (block - 1)) // block).named("turns", "of one block")
@@ -147,7 +151,7 @@ class _OneReader(Listed):
 def by_choice(fold: WeightedSum, name: str = "attend_chosen") -> Program:
     """o, and of a softmax the log of the sum of weights of each reader and head."""
     doc = "The heads of a group as rows walk the blocks that their reader has chosen."
-    w = _OneReader(fold, name, doc, READER, 4, 3)
+    w = OneReader(fold, name, doc, READER, 4, 3)
     values = fold.source(fold.values) if fold.values else None
     o = w.made_of("o", values)
     lse = w.made("lse", READER, None) if fold.softmax else None
@@ -156,7 +160,7 @@ def by_choice(fold: WeightedSum, name: str = "attend_chosen") -> Program:
     return swept(w.k.done())
 
 
-class _GradientOfReader(Gradient, _OneReader):
+class _GradientOfReader(Gradient, OneReader):
     """The gradient of what is of one reader."""
 
 
@@ -178,8 +182,9 @@ class _OneBlock(Choosing):
         self.begins = k.memory("begins", {**axes, "blocks": self.LISTS + 1}, "i32")
 
 
-class GradientOfRead(Gradient):
-    """The gradient of what is of tokens read: each program has some of these, and walks readers."""
+class _GradientOfBlock(Gradient, _OneBlock):
+    """The gradient of what is of a block of tokens read: its readers are walked, with the heads of
+    each."""
 
     def begin(self) -> None:
         """Make what is needed before the loop."""
@@ -188,11 +193,6 @@ class GradientOfRead(Gradient):
         self.fixed: dict[str, Known] = {}
         self.own = self.loaded(READ, self.mine, [self.in_mine])
         self.edges()
-
-
-class _GradientOfBlock(GradientOfRead, _OneBlock):
-    """The gradient of what is of a block of tokens read: its readers are walked, with the heads of
-    each."""
 
     def _result(self, source: Source) -> Buffer:
         """Memory for a gradient: of each part and group of heads, by block and token in it."""

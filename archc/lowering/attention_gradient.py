@@ -26,7 +26,10 @@ from archc.tile.unread import swept
 
 
 class Gradient(Sweep):
-    """A program of the gradient under construction."""
+    """A program of the gradient under construction. `keeps_delta`: whether another program is told
+    of the common part of all scores of a reader."""
+
+    keeps_delta = True
 
     def __init__(self, fold: WeightedSum, name: str, doc: str, held: str, warps: int, ahead: int):
         super().__init__(fold, name, doc, held, warps, ahead)
@@ -37,7 +40,8 @@ class Gradient(Sweep):
         self.o = self.made_of("o", self.values) if delta else None
         self.d_lse = self.made("d_lse", READER, None) if delta and fold.total is not None else None
         self.lse = self.made("lse", READER, None) if fold.softmax else None
-        self.delta = self.made("delta", READER, None) if fold.softmax else None
+        kept = fold.softmax and (held == READ or self.keeps_delta)
+        self.delta = self.made("delta", READER, None) if kept else None
         own = (held, "same") if held == READER else (held,)
         self.wanted = [
             source for name in fold.learned for source in [fold.source(name)]
@@ -196,6 +200,11 @@ class Gradient(Sweep):
             total = total + d.over(self.rows, self.columns).sum(self.columns.name)
         return total
 
+    def pairs_done(
+        self, s: Tokens, p: Tile, found: dict[str, Tile], readers: dict[str, Tile]
+    ) -> None:
+        """Store what is made of each block of pairs: of most programs nothing."""
+
     def leave(self, made: Sequence[Tile]) -> None:
         """Store every gradient, and what arrives at squares: the caller knows the vectors."""
         many = len(self.wanted)
@@ -233,14 +242,15 @@ def gradient_of_readers(w: Gradient) -> Program:
     w.begin()
     readers = w.arriving(w.mine, [w.in_mine], known=False)
     if fold.softmax:
-        assert w.delta is not None
         readers["delta"] = _delta(w, readers).named("b_delta")
-        w.keep(w.delta, None, readers["delta"])
+        if w.delta is not None:
+            w.keep(w.delta, None, readers["delta"])
 
     def turn(s: Tokens, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
         there = w.inside_of(s, READ)
         other = w.loaded(READ, s, [there] if masked else [])
         p, found = w.pairs_of(s, masked, other, readers)
+        w.pairs_done(s, p, found, readers)
         return w.sums(p, found, other, readers, before)
 
     made = w.walk(w.starts(), turn)

@@ -167,8 +167,7 @@ def single_blocks(program: str, exact: bool, heads: int, wide: int) -> tuple[int
     far = wide > 256
     rows = block_of(heads, 16 if exact and far else 32 if exact or program != "forward" else 64)
     if far and not exact and rows == 16 and program != "forward":  # measured on an H200
-        columns, warps = (64, 8) if program == "readers" else (16, 4)
-        return rows, columns, {"num_warps": warps, "num_stages": 2}
+        return rows, 32, {"num_warps": 8, "num_stages": 2}
     columns = 16 if exact and far else 32 if exact or far else 64
     stages = 1 if exact or (far and program != "forward") else 2
     return rows, columns, {"num_warps": 8 if far and rows > 16 else 4, "num_stages": stages}

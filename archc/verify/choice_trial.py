@@ -14,7 +14,7 @@ from archc.attention.row_heads import heads_beside
 from archc.attention.weighted_sum import Choice, Source
 from archc.ir.sizes import evaluate
 from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen
-from archc.lowering.attention_singly import entries_name, of_entries, totals
+from archc.lowering.attention_singly import entries_name, of_singly, totals
 from archc.runtime.listings import entries_of, filled, places_of, readers_of
 from archc.tile.interpreter import run
 from archc.tile.language import Program
@@ -89,33 +89,36 @@ class ChoiceTrial(FoldTrial):
 
     def backward(self, known: dict[str, Tensor]) -> None:
         """Run the programs of the gradient, and add what they make."""
-        known |= self.interpreted(of_choosers(self.fold), known)
         if self.choice.single:
             known |= self._of_entries(known)
         else:
+            known |= self.interpreted(of_choosers(self.fold), known)
             known |= self.interpreted(of_chosen(self.fold), known)
 
     def _of_entries(self, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The gradients of single tokens, of a few readers at a time: [B, S, heads beside, D]."""
+        """The gradients where tokens are chosen one by one, of a few readers at a time: what is of
+        the token read is [B, S, heads beside, D]."""
         T, S, B = (int(self.known[name]) for name in ("T#", "T_seen#", "batch"))
-        beside = math.prod(int(self.sizes[f"N_{n}"]) for n in heads_beside(self.fold))
-        made: dict[str, Tensor] = {}
+        heads = [int(self.sizes[f"N_{n}"]) for n in heads_beside(self.fold)]
+        beside = math.prod(heads)
+        names = {entries_name(source): f"d_{source.name}" for source in self._read()}
+        of_readers, made = dict[str, Tensor](), dict[str, Tensor]()
         for first in range(0, T, AT_ONCE):
             self.readers = first, min(AT_ONCE, T - first)
-            each = self.interpreted(of_entries(self.fold), known)
+            each = self.interpreted(of_singly(self.fold), {**known, **of_readers})
+            of_readers |= {name: x for name, x in each.items() if name not in names}
             own = slice(first, first + AT_ONCE)
             order, begins = entries_of(known["listed"][:, own], known["count"][:, own], S, beside)
-            for source in self._read():
-                entries = each[entries_name(source)]
-                entries = entries.reshape(B, entries.shape[1] * entries.shape[2], beside, -1)
-                shape = (B, S, beside, entries.shape[-1])
-                name = f"d_{source.name}"
-                total = made.setdefault(name, torch.zeros(shape, dtype=self.wide))
-                given = {"entries": entries, "total": total, "order": order, "begins": begins}
-                sizes = {"B": B, "S": S, "X": beside, "D": shape[-1], "ENTRIES": entries.shape[1]}
+            for name, total in names.items():
+                parts, *vector = each[name].shape[3 + len(heads) :]
+                many, dim = each[name].shape[1] * self.most, math.prod(vector)
+                entries = each[name].reshape(B, many, beside, parts, dim)
+                made.setdefault(total, torch.zeros((B, S, beside, dim), dtype=self.wide))
+                given = {"entries": entries, "total": made[total], "order": order, "begins": begins}
+                sizes = {"B": B, "S": S, "X": beside, "D": dim, "PARTS": parts, "ENTRIES": many}
                 constants = {"BLOCK_T": 16, "BLOCK_D": 16, "ENTRY": DTYPES[self.wide]}
                 run(totals(), given, sizes, constants, exact=True)
-        return made
+        return made | of_readers
 
     def _read(self) -> list[Source]:
         """What is of the token read, and has a gradient."""

@@ -13,7 +13,7 @@ from archc.attention.row_heads import heads_beside, rows_of
 from archc.attention.weighted_sum import Choice, Source, WeightedSum
 from archc.lowering.attention import clean, numbers_of
 from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen
-from archc.lowering.attention_singly import entries_name, of_entries, totals
+from archc.lowering.attention_singly import entries_name, of_singly, totals
 from archc.tile.language import Buffer, Program
 
 LISTS = ("listed", "count", "order", "begins")
@@ -118,9 +118,9 @@ class ChoiceOp(FoldOp):
 
     def _kinds(self, writer: Writer) -> Iterator[tuple[Make, str]]:
         self._list(writer)
-        yield of_choosers, "readers"
         if self.choice.single:
             return
+        yield of_choosers, "readers"
         blocks = self._blocks_of_choices()
         writer.line(f"order, begins = readers_of(listed, count, {blocks})")
         groups = [f"N_{clean(name)}" for name in self._groups()]
@@ -128,49 +128,53 @@ class ChoiceOp(FoldOp):
         yield of_chosen, "tokens"
 
     def _more_gradients(self, writer: Writer, sizes: dict[str, str]) -> None:
-        """Of tokens chosen one by one: entries of so many readers at a time as there is room for,
-        which are added up for each token."""
-        wanted = [s for n in self.fold.learned if (s := self.fold.source(n)).role == "read"]
-        if not self.choice.single or not wanted:
+        """Where tokens are chosen one by one: of so many readers at a time as there is room for the
+        entries of, which are added up for each token."""
+        if not self.choice.single:
             return
+        program = self._program(of_singly, "_singly")
+        wanted = [s for n in self.fold.learned if (s := self.fold.source(n)).role == "read"]
         beside = [f"N_{clean(name)}" for name in self._groups()]
         wide = [f"N_{clean(s.dim.name)}" if s.dim is not None else "1" for s in wanted]
         heads = " * ".join(beside) or "1"
+        entries = {*map(entries_name, wanted), *self._arriving()}
+        for buffer in self._made(program):
+            if buffer.name not in entries:
+                writer.line(f"{self._named(buffer)} = {self._new_tensor(buffer)}")
         for source, dim in zip(wanted, wide, strict=True):
             like, shape = self.arguments[source.name], ", ".join(["B", "S", *beside, dim])
             writer.line(f"d_{like} = {like}.new_zeros(({shape}), dtype={WIDE})")
-        self._blocks(writer, "entries")
+        self._blocks(writer, "readers")
+        writer.line(f"parts = -(-{self._share()} // rows)")
         writer.line(f"entry = torch.bfloat16 if data == torch.bfloat16 else {WIDE}")
-        numbers = " * ".join(["B", "most", *beside, f"({' + '.join(wide)})"])
+        numbers = " * ".join(["B", "most", "parts", *beside, f"({' + '.join(wide) or '1'})"])
         writer.line(f"step = readers_at_once({numbers})")
         with writer.block("for first in range(0, tokens, step):"):
             writer.line("readers = min(step, tokens - first)")
-            own = "[:, first : first + readers]"
-            lists = [f"listed{own}", f"count{own}", "S", heads]
-            writer.call("order, begins = entries_of(", lists, ")")
-            self._entries(writer, sizes, wanted, wide, heads)
+            for source, dim in zip(wanted, wide, strict=True):
+                shape = ", ".join(["B", "readers", "most", heads, "parts", dim])
+                like = self.arguments[source.name]
+                writer.line(f"{entries_name(source)} = d_{like}.new_empty(({shape}), dtype=entry)")
+            self._launch(writer, program, sizes | {"READERS": "readers", "FIRST": "first"})
+            if wanted:
+                own = "[:, first : first + readers]"
+                lists = [f"listed{own}", f"count{own}", "S", heads]
+                writer.call("order, begins = entries_of(", lists, ")")
+            for source, dim in zip(wanted, wide, strict=True):
+                self._total(writer, source, dim, heads)
 
-    def _entries(
-        self, writer: Writer, sizes: dict[str, str], wanted: list[Source], wide: list[str],
-        heads: str,
-    ) -> None:  # fmt: skip
-        """Lines that make entries of some readers, and add them up."""
-        program = self._program(of_entries, "_entries")
-        for source, dim in zip(wanted, wide, strict=True):
-            shape = ", ".join(["B", "readers", "most", heads, dim])
-            like = self.arguments[source.name]
-            writer.line(f"{entries_name(source)} = d_{like}.new_empty(({shape}), dtype=entry)")
-        self._launch(writer, program, sizes | {"READERS": "readers", "FIRST": "first"})
+    def _total(self, writer: Writer, source: Source, dim: str, heads: str) -> None:
+        """Lines that add up the entries of some readers."""
         program = totals(f"{self.title}_totals_kernel")
-        for source, dim in zip(wanted, wide, strict=True):
-            buffers: dict[str, str] = {
-                "order": "order", "begins": "begins", "entries": entries_name(source),
-                "total": f"d_{self.arguments[source.name]}",
-            }  # fmt: skip
-            known = {"B": "B", "S": "S", "X": heads, "D": dim, "ENTRIES": "order.shape[-1]"}
-            known = {symbol.name: known[symbol.name] for symbol in program.sizes}
-            constants = {"ENTRY": "entry", "BLOCK_T": "4", "BLOCK_D": f"block_of({dim})"}
-            write_program(self.file, writer, program, ProgramLaunch(buffers, known, constants))
+        buffers: dict[str, str] = {
+            "order": "order", "begins": "begins", "entries": entries_name(source),
+            "total": f"d_{self.arguments[source.name]}",
+        }  # fmt: skip
+        known = {"B": "B", "S": "S", "X": heads, "D": dim}
+        known |= {"ENTRIES": "order.shape[-1]", "PARTS": "parts"}
+        known = {symbol.name: known[symbol.name] for symbol in program.sizes}
+        constants = {"ENTRY": "entry", "BLOCK_T": "4", "BLOCK_D": f"block_of({dim})"}
+        write_program(self.file, writer, program, ProgramLaunch(buffers, known, constants))
 
     def _groups(self) -> list[str]:
         """The axes of heads along which programs of tokens read differ."""

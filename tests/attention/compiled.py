@@ -38,7 +38,7 @@ from archc.lowering.attention_forward import forward
 from archc.lowering.attention_gradient import by_readers, by_tokens
 from archc.lowering.attention_heads import by_parts
 from archc.lowering.attention_scores import of_pairs
-from archc.lowering.attention_singly import of_entries
+from archc.lowering.attention_singly import of_singly
 from archc.runtime.folds import by_addresses, fold_blocks, part_blocks
 from archc.runtime.listings import choice_blocks
 from archc.runtime.paged import PAGE
@@ -55,7 +55,7 @@ PROGRAMS = {"forward": forward, "readers": by_readers, "tokens": by_tokens, "par
 CHOSEN = {
     "chosen forward": by_choice, "chosen readers": of_choosers, "chosen tokens": of_chosen,
 }  # fmt: skip
-LATENT = {"forward": by_choice, "readers": of_choosers, "entries": of_entries}
+LATENT = {"forward": by_choice, "readers": of_singly}
 ROOM, SPILLED = 232_448, 1024
 POINTERS = {"IO": "*bf16", "i32": "*i32"}
 

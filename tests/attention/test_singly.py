@@ -19,9 +19,9 @@ from archc.attention.scores import scores_of
 from archc.attention.weighted_sum import Refusal, WeightedSum
 from archc.compile import lowered, slopes_of
 from archc.ir import layer as ir
-from archc.lowering.attention_chosen import by_choice, of_choosers
+from archc.lowering.attention_chosen import by_choice
 from archc.lowering.attention_scores import log_sums, of_pairs
-from archc.lowering.attention_singly import entries_name, of_entries, totals
+from archc.lowering.attention_singly import entries_name, of_singly, totals
 from archc.lowering.places import places
 from archc.runtime.layers import top_of
 from archc.runtime.listings import (
@@ -142,12 +142,9 @@ def test_values_and_gradients(parts: dict[str, str], sizes: dict[str, int]):
     assert distance(_flat(known["o"], groups, 2), wanted.detach()) < 1e-12
     d_o = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1)).double()
     known["d_o"] = d_o.view(known["o"].shape)
-    known |= case.interpreted(of_choosers(case.fold), known)
-    known |= {n: _flat(known[n], groups, 2) for n in ("o", "d_o")}
-    known |= {n: _flat(known[n], groups, 1) for n in ("lse", "delta")}
-    found = of_tokens(case, known)
+    found = gradients(case, known)
     for name in case.fold.learned:
-        if name not in found:
+        if case.fold.source(name).role != "read":
             found[name] = _flat(known[f"d_{name}"], groups, 2 if name == "q" else 1)
     inputs = {n: x for n, x in case.inputs.items() if x.requires_grad}
     slopes = torch.autograd.grad(wanted, [*inputs.values()], d_o)
@@ -166,27 +163,28 @@ def _flat(x: Tensor, groups: bool, place: int) -> Tensor:
     return x.flatten(place, place + 1) if groups else x
 
 
-def of_tokens(case: Picked, known: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The gradients of what is of the token read, of a few readers at a time."""
-    step, program, made = 17, of_entries(case.fold), {}
+def gradients(case: Picked, known: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The gradients of what is of the token read, of a few readers at a time; `known` gets those of
+    readers."""
+    step, program, made = 17, of_singly(case.fold), {}
+    beside = math.prod(int(case.sizes[f"N_{n}"]) for n in heads_beside(case.fold))
     for first in range(0, T, step):
         readers = min(step, T - first)
         case.more |= {"FIRST": first, "READERS": readers}
         each = case.interpreted(program, known)
         lists = [known[n][:, first : first + readers] for n in ("listed", "count")]
-        beside = math.prod(int(case.sizes[f"N_{n}"]) for n in heads_beside(case.fold))
         order, begins = entries_of(lists[0], lists[1], T, beside)
-        for name in case.fold.learned:
-            source = case.fold.source(name)
-            if source.role != "read":
-                continue
-            entries = each[entries_name(source)]
-            entries = entries.reshape(B, entries.shape[1] * entries.shape[2], beside, -1)
-            shape = (B, T, beside, entries.shape[-1])
-            total = made.setdefault(name, torch.zeros(shape).double())
-            sizes = {"B": B, "S": T, "X": beside, "D": shape[-1], "ENTRIES": entries.shape[1]}
-            case.more |= sizes
-            add(case, {"entries": entries, "total": total, "order": order, "begins": begins})
+        for source in map(case.fold.source, case.fold.learned):
+            if source.role == "read":
+                entries = each.pop(entries_name(source))
+                parts = entries.shape[-2]
+                entries = entries.reshape(B, readers * entries.shape[2], beside, parts, -1)
+                shape = (B, T, beside, entries.shape[-1])
+                total = made.setdefault(source.name, torch.zeros(shape).double())
+                case.more |= {"B": B, "S": T, "X": beside, "D": shape[-1], "PARTS": parts}
+                case.more["ENTRIES"] = entries.shape[1]
+                add(case, {"entries": entries, "total": total, "order": order, "begins": begins})
+        known |= each
     return {n: x.view(case.inputs[n].shape) for n, x in made.items()}
 
 
