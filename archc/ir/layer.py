@@ -171,7 +171,8 @@ class Reshape:
 class Top:
     """True at the `count` largest values along `axis` (ties: the lowest position), else False.
 
-    -inf is never chosen; if `count` is larger than the axis, everything else is. No gradient.
+    NaN is the largest, as torch has it; -inf is never chosen; if `count` is larger than the axis,
+    everything else is. No gradient.
     """
 
     axis: str

@@ -85,7 +85,8 @@ class OneReader(Listed):
         self.mine = Tokens(self.first, self.first)
         self.rows, self.columns = Dim("t", self.BLOCK[READER]), self._walked_dim()
         self.at_rows = k.program("rows", ceil_div(self.share, self.BLOCK[READER]))
-        self.row = (self.at_rows * self.BLOCK[READER] + k.iota("t", self.BLOCK[READER])).named("row")
+        first_row = self.at_rows * self.BLOCK[READER]
+        self.row = (first_row + k.iota("t", self.BLOCK[READER])).named("row")
         share, head = k.lift(self.share, "i32"), self.packed.head
         assert head is not None
         first = k.lift(0, "i32") if self.group is None else self.group * share

@@ -1,48 +1,151 @@
-"""The places of the largest numbers of a row -> a tile program that lists them in order.
+"""The places of the largest numbers of a row -> two tile programs that list them in order.
 
-A program has one row, and is told the least number that is among the largest. It counts the larger
-ones first: of those that equal the least, the first take the places that these leave.
+A program has one row. The first finds a bound that many enough of a row's numbers reach, by the
+largest of each of so many parts of it, and keeps what does: a few more than are asked for. The
+second finds the least of the largest among these, bit by bit, and lists. Where there is no room for
+what reaches the bound it takes the whole row instead: slower, and the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from archc.tile.compose import Composer, Tile
-from archc.tile.language import Program
+from archc.tile.language import Dim, Program
+
+HIGHEST, NOTHING = 2**31 - 1, -2139095041
+"""What is no number, and -inf, as whole numbers in the order of numbers: above -HIGHEST."""
+BOTH = 1 << 16
+"""Larger ones are counted in steps of this, beside those that equal a bound: blocks are shorter."""
+
+
+class _Rows:
+    """The common part of both: rows of numbers, and what of them is kept."""
+
+    def __init__(self, name: str, doc: str):
+        self.k = k = Composer(name, doc, 8, 2)
+        (ROWS, self.S), (self.MOST, self.ROOM) = (
+            k.sizes("ROWS", "S", varying=True), k.sizes("MOST", "ROOM")
+        )  # fmt: skip
+        (self.block,) = k.lengths("BLOCK_S")
+        self.score = k.memory("score", {"row": ROWS, "s": self.S})
+        self.kept = k.memory("kept", {"row": ROWS, "room": self.ROOM})
+        self.place = k.memory("place", {"row": ROWS, "room": self.ROOM}, "i32")
+        self.found = k.memory("found", {"row": ROWS}, "i32")
+        self.rows, self.row = ROWS, k.program("row", ROWS)
+
+    def blocks(self, count: Tile) -> Tile:
+        """How many blocks have so many numbers."""
+        return (count + (self.block - 1)) // self.block
+
+    def places(self, index: Tile) -> Tile:
+        """The places of a block."""
+        return (index * self.block + self.k.iota("s", self.block)).named("s")
+
+    def key(self, x: Tile) -> Tile:
+        """Numbers as whole ones in the same order: of no sign if 0, and the highest if none."""
+        k = self.k
+        bits = k.where(x.equals(0.0), 0.0, x).to("i32", bits=True).named("bits")
+        below = -(k.apply("min", bits, -1) + HIGHEST) - 2
+        return k.where(x.equals(x), k.where(bits >= 0, bits, below), HIGHEST).named("key")
+
+    def bound(self, count: Callable[[Tile], Tile]) -> Tile:
+        """The highest key that `MOST` reach, as `count` says how many reach one; the lowest where
+        fewer do."""
+        k = self.k
+        enough = count(k.lift(0, "i32")) >= self.MOST
+        start = k.where(enough, k.lift(0, "i32"), -HIGHEST).named("bound")
+        with k.loop(0, 31, start, k.lift(2**30, "i32"), index="bit") as loop:
+            so_far, step = loop.carried
+            more = (so_far + step).named("more")
+            loop.next(k.where(count(more) >= self.MOST, more, so_far), step // 2)
+        return loop.results[0]
+
+    def one(self, condition: Tile, number: int = 1) -> Tile:
+        """A number where a condition holds, else 0."""
+        return self.k.where(condition, self.k.lift(number, "i32"), 0)
+
+    def sum(self, condition: Tile) -> Tile:
+        """Of how many a condition holds."""
+        return self.one(condition).sum("s")
+
+    def taken(
+        self, key: Tile, bound: Tile, room: Tile, there: Tile, before: tuple[Tile, ...]
+    ) -> tuple[Tile, Tile, tuple[Tile, Tile]]:
+        """Which numbers of a block are above a bound, or among the first that equal it and have
+        room; where each of them goes; and how many of either there are up to its end."""
+        k, (larger, equal) = self.k, before
+        there = there & (key > NOTHING)
+        above, level = there & (key > bound), there & key.equals(bound)
+        count = self.one(above, BOTH) + self.one(level)
+        run = count.scan("sum", "s").named("run")
+        rank = (equal + run % BOTH).named("rank", "among those that equal the bound")
+        take = above | (level & (rank <= room))
+        place = larger + run // BOTH + k.apply("min", rank, room) - 1
+        total = count.sum("s")
+        return take, place.named("place"), (larger + total // BOTH, equal + total % BOTH)
+
+
+def candidates(name: str = "largest_candidates") -> Program:
+    """kept[row, i], place[row, i]: numbers of a row among which its `MOST` largest are, in order,
+    and their places; found[row]: how many they are, for which there may be no room."""
+    w = _Rows(name, "The numbers of a row that reach a bound which `MOST` of them do, in order.")
+    k, S, dim = w.k, w.k.lift(w.S, "i32"), Dim("s", w.block)
+    lowest = k.full(-HIGHEST, dim, dtype="i32").named("highest", "of each part of the row")
+    with k.loop(0, w.blocks(S), lowest, index="i") as loop:
+        s = w.places(loop.index)
+        x = k.load(w.score, w.row, s, where=[s < S], fill=float("-inf"))
+        loop.next(k.apply("max", loop.carried[0], w.key(x)))
+    highest = loop.results[0]
+    bound, most = w.bound(lambda key: w.sum(highest >= key)), k.lift(w.MOST, "i32")
+    with k.loop(0, w.blocks(S), k.lift(0, "i32"), k.lift(0, "i32"), index="j") as loop:
+        s = w.places(loop.index)
+        there = (s < S).named("there")
+        x = k.load(w.score, w.row, s, where=[there], fill=float("-inf"))
+        take, at, after = w.taken(w.key(x), bound, most, there, loop.carried)
+        where = [take, at >= 0, at < w.ROOM]
+        k.store(w.kept, w.row, at, value=x, where=where, exclusive=True)
+        k.store(w.place, w.row, at, value=s, where=where, exclusive=True)
+        loop.next(*after)
+    larger, equal = loop.results
+    k.store(w.found, w.row, value=larger + k.apply("min", equal, most))
+    return k.done()
 
 
 def places(name: str = "largest_places") -> Program:
     """listed[row, i]: the places of the `MOST` largest numbers of a row, in order, and -1 behind
-    them. What is no number counts as the largest; it is not listed, and neither is -inf."""
-    k = Composer(name, "The places of the largest numbers of a row, in order.", 4, 2)
-    (ROWS, S), (MOST,) = k.sizes("ROWS", "S", varying=True), k.sizes("MOST")
-    (block,) = k.lengths("BLOCK_S")
-    score = k.memory("score", {"row": ROWS, "s": S})
-    least = k.memory("least", {"row": ROWS})
-    listed = k.memory("listed", {"row": ROWS, "most": MOST}, "i32")
-    row = k.program("row", ROWS)
-    edge, blocks = k.load(least, row).named("edge"), (k.lift(S, "i32") + (block - 1)) // block
+    them; of equals the first, never -inf. What is no number counts as the largest."""
+    w = _Rows(name, "The places of the largest numbers of a row, in order.")
+    k, most = w.k, w.k.lift(w.MOST, "i32")
+    listed = k.memory("listed", {"row": w.rows, "most": w.MOST}, "i32")
+    found = k.load(w.found, w.row).named("found")
+    fits = (found <= w.ROOM).named("fits")
+    count = k.where(fits, found, k.lift(w.S, "i32")).named("count", "of the row if nothing fits")
 
-    def of_block(index: Tile) -> tuple[Tile, Tile, Tile]:
-        """The places of a block, whether there are such, and the numbers."""
-        s = (index * block + k.iota("s", block)).named("s")
-        there = (s < S).named("there")
-        return s, there, k.load(score, row, s, where=[there], fill=float("-inf"))
+    def keys(index: Tile) -> tuple[Tile, Tile, Tile]:
+        """The numbers of a block of what is looked at, as keys, and whether there are such."""
+        i = w.places(index)
+        there = (i < count).named("there")
+        x = k.load(w.kept, w.row, i, where=[there & fits, i < w.ROOM])
+        other = k.load(w.score, w.row, i, where=[there & ~fits, i < w.S])
+        return w.key(k.where(fits, x, other)), there, i
 
-    with k.loop(0, blocks, k.lift(0, "i32"), index="i") as loop:
-        s, there, x = of_block(loop.index)
-        larger = k.where(there & (x <= edge), 0.0, k.where(there, 1.0, 0.0)).named("larger")
-        loop.next(loop.carried[0] + larger.sum("s").to("i32"))
-    room = (k.lift(MOST, "i32") - loop.results[0]).named("room", "for those that equal the least")
-    with k.loop(0, blocks, k.lift(0, "i32"), k.lift(0, "i32"), index="j") as loop:
-        s, there, x = of_block(loop.index)
-        taken, equals = loop.carried
-        equal = k.where(x.equals(edge), 1.0, 0.0).named("equal")
-        rank = (equals + equal.scan("sum", "s").to("i32")).named("rank")
-        first = x.equals(edge) & (rank <= room)
-        take = (first | (x > edge)) & (x > float("-inf")) & there
-        own = k.where(take, 1.0, 0.0).named("own")
-        place = (taken + own.scan("sum", "s").to("i32") - 1).named("place")
-        where = [take, place >= 0, place < MOST]
-        k.store(listed, row, place, value=s, where=where, exclusive=True)
-        loop.next(taken + own.sum("s").to("i32"), equals + equal.sum("s").to("i32"))
+    def reach(bound: Tile) -> Tile:
+        with k.loop(0, w.blocks(count), k.lift(0, "i32"), index="i") as loop:
+            key, there, _ = keys(loop.index)
+            loop.next(loop.carried[0] + w.sum(there & (key >= bound)))
+        return loop.results[0]
+
+    edge = w.bound(reach).named("edge")
+    above = reach(k.apply("min", edge, HIGHEST - 1) + 1)
+    above = k.where(edge < HIGHEST, above, 0).named("above", "none is above what is no number")
+    room = (most - above).named("room", "for those that equal the least")
+    with k.loop(0, w.blocks(count), k.lift(0, "i32"), k.lift(0, "i32"), index="j") as loop:
+        key, there, i = keys(loop.index)
+        take, at, after = w.taken(key, edge, room, there, loop.carried)
+        own = k.load(w.place, w.row, i, where=[there & fits, i < w.ROOM])
+        where = [take, at >= 0, at < w.MOST]
+        s = k.where(fits, own, i)
+        k.store(listed, w.row, at, value=s, where=where, exclusive=True)
+        loop.next(*after)
     return k.done()

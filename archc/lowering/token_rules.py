@@ -190,8 +190,8 @@ def _axes_of(v: TokenProgram, node: Node) -> dict[str, Axis]:
 
 def top(v: TokenProgram, node: Node, place: Place) -> Made:
     """Whether each place of an axis has one of the `count` largest values, of equals the first: the
-    largest of those that are left is taken so many times. A NaN counts as the largest, and is not
-    chosen; nor is -inf."""
+    largest of those that are left is taken so many times. A NaN is the largest; -inf is never
+    chosen."""
     axis = node.type.axis(node.op.axis)
     if not v.is_own(axis.name, place[axis.name]):
         return v.refused(node, f"a choice is wanted at other places along {axis.name}")
@@ -208,7 +208,7 @@ def top(v: TokenProgram, node: Node, place: Place) -> Made:
         first = left.reduce("argmax", axis.name)
         best = v.k.apply("eq", place[axis.name].at, first, dims_in=names)
         turn.next(v.k.apply("where", best, -math.inf, left, dims_in=names))
-    return Padded(turn.results[0].equals(-math.inf) & (value > -math.inf))
+    return Padded(turn.results[0].equals(-math.inf) & v.k.apply("ne", value, -math.inf))
 
 
 def noise(v: TokenProgram, node: Node, place: Place) -> Made:

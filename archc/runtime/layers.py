@@ -467,18 +467,20 @@ def combined_between_for_each(x: Tensor, cumulative: Callable) -> Tensor:
 
 
 def top_of(score: Tensor, count: int, dim: int) -> Tensor:
-    """True at the `count` largest scores; of equals the first, never -inf."""
+    """True at the `count` largest scores; of equals the first, never -inf. What is no number is the
+    largest, as torch has it."""
     if count >= score.shape[dim]:
-        return score > -math.inf
+        return score != -math.inf
     if count < 1:
         return torch.zeros_like(score, dtype=torch.bool)
-    none = score.isnan()  # counts as the largest, and is not chosen
+    none = score.isnan()
+    first = none & (none.cumsum(dim, dtype=torch.int32) <= count)
     least = score.masked_fill(none, math.inf).topk(count, dim, sorted=False).values
     least = least.amin(dim, keepdim=True)
-    above, equal = (score > least) | none, score == least
+    above, equal = (score > least) | first, score == least
     room = count - above.sum(dim, keepdim=True)
     equal = equal & (equal.cumsum(dim, dtype=torch.int32) <= room)
-    return (above | equal) & (score > -math.inf)
+    return (above | equal) & (score != -math.inf)
 
 
 def take_at(x: Tensor, index: Tensor, shared: int) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,10 +49,12 @@ def largest_places(score: Tensor, most: int) -> Tensor:
     return places_of(top_of(score, most, -1), most)
 
 
-def least_of_largest(score: Tensor, most: int) -> Tensor:
-    """The least of the `most` largest along the last dim; what is no number counts as infinite."""
-    values = score.topk(max(1, min(most, score.shape[-1])), -1, sorted=False).values
-    return values.masked_fill(values.isnan(), math.inf).amin(-1)
+def place_blocks(length: int, most: int) -> tuple[int, int, dict]:
+    """Of kernels that list the `most` largest of rows of a length: how many numbers are in a block,
+    for how many there is room that may be among them, and how they are launched. A row has twice
+    as many parts as it lists, so that few more than these reach the least of their largest."""
+    block = min(block_of(length), max(1024, block_of(2 * most, 16384)))
+    return block, 2 * block, {"num_warps": min(8, max(1, block // 512)), "num_stages": 2}
 
 
 def chosen_by_readers(

@@ -12,7 +12,7 @@ from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import ADD, ATOM, Text, call
 from archc.backends.index import permuted
-from archc.backends.triton.fold_op import FoldOp, Make
+from archc.backends.triton.fold_op import WIDE, FoldOp, Make
 from archc.backends.triton.program_launch import ProgramLaunch, write_program
 from archc.backends.writer import Writer, quoted
 
@@ -23,7 +23,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.lowering.attention import numbers_of
 from archc.lowering.attention_scores import log_sums, of_pairs
-from archc.lowering.places import places
+from archc.lowering.places import candidates, places
 from archc.tile.language import Program
 
 WIDEST = 256
@@ -74,19 +74,23 @@ class ScoreOp(FoldOp):
 
 def write_places(file: File, title: str) -> str:
     """The op that lists the places of the largest numbers of rows; its name."""
-    name, program = file.names.fresh(title), places(f"{title}_kernel")
-    writer = Writer()
+    name, writer = file.names.fresh(title), Writer()
     writer.line("@as_op")
     writer.line(f"def {name}_launch(score, most):")
     writer.depth += 1
-    writer.docstring(["The places of the `most` largest of each row, in order, by one kernel."])
+    doc = "The places of the `most` largest of each row, in order, among those that may be."
+    writer.docstring([doc])
     writer.line("rows = score.float().reshape(-1, score.shape[-1]).contiguous()")
-    writer.line("least = least_of_largest(rows, most)")
+    writer.line("block, room, options = place_blocks(rows.shape[1], most)")
+    for made, dtype in (("kept", WIDE), ("place", "torch.int32")):
+        writer.line(f"{made} = rows.new_empty((rows.shape[0], room), dtype={dtype})")
+    writer.line("found = rows.new_empty(rows.shape[0], dtype=torch.int32)")
     writer.line("listed = rows.new_full((rows.shape[0], most), -1, dtype=torch.int32)")
-    sizes = {"ROWS": "rows.shape[0]", "S": "rows.shape[1]", "MOST": "most"}
-    buffers = {"score": "rows", "least": "least", "listed": "listed"}
-    launch = ProgramLaunch(buffers, sizes, {"BLOCK_S": "1024"})
-    write_program(file, writer, program, launch)
+    sizes = {"ROWS": "rows.shape[0]", "S": "rows.shape[1]", "MOST": "most", "ROOM": "room"}
+    for program in (candidates(f"{title}_candidates_kernel"), places(f"{title}_kernel")):
+        buffers = {b.name: "rows" if b.name == "score" else b.name for b in program.buffers}
+        launch = ProgramLaunch(buffers, sizes, {"BLOCK_S": "block"}, options="options")
+        write_program(file, writer, program, launch)
     writer.line("return listed.view(*score.shape[:-1], most)")
     file.sections.append(writer.text())
     writer = Writer()

@@ -22,7 +22,7 @@ from archc.ir import layer as ir
 from archc.lowering.attention_chosen import by_choice
 from archc.lowering.attention_scores import log_sums, of_pairs
 from archc.lowering.attention_singly import entries_name, of_singly, totals
-from archc.lowering.places import places
+from archc.lowering.places import candidates, places
 from archc.runtime.layers import top_of
 from archc.runtime.listings import (
     at_places,
@@ -30,7 +30,7 @@ from archc.runtime.listings import (
     entries_of,
     filled,
     largest_places,
-    least_of_largest,
+    place_blocks,
     places_of,
 )
 from archc.tile.interpreter import run
@@ -265,23 +265,61 @@ class Summed(FoldTrial):
         return {**super().sizes, "S": self.inputs["k_c"].shape[1]}
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_a_program_lists_the_places_of_the_largest(seed: int):
-    """Equals, infinities and what is no number; rows shorter than the list."""
+def best(score: Tensor, most: int) -> Tensor:
+    """The places of the largest of each row by torch's sort, in order, and -1 behind them."""
+    made = torch.full((len(score), most), -1, dtype=torch.int32)
+    for own, row in zip(made, score, strict=True):
+        ranked = row.sort(descending=True, stable=True).indices[:most]
+        chosen = ranked[row[ranked] != -math.inf].sort().values
+        own[: len(chosen)] = chosen
+    return made
+
+
+def drawn_scores(seed: int, length: int) -> Tensor:
+    """Rows of numbers, of which many are equal, infinite, or none."""
     generator = torch.Generator().manual_seed(seed)
-    rows, length, most = 5, (7, 16, 40, 70)[seed % 4], (1, 9, 33)[seed % 3]
-    score = torch.randint(-3, 4, (rows, length), generator=generator).float()
-    drawn = torch.rand(rows, length, generator=generator)
+    score = torch.randn(5, length, generator=generator)
+    score = score if seed % 2 else (2 * score).round()
+    drawn = torch.rand(5, length, generator=generator)
     score[drawn < 0.2] = -math.inf
+    score[(drawn > 0.2) & (drawn < 0.3)] = -0.0
     score[drawn > 0.97] = math.inf
-    score[(drawn > 0.92) & (drawn < 0.97)] = math.nan if seed % 2 else 3.0
-    listed = torch.full((rows, most), -1, dtype=torch.int32)
-    given = {"score": score, "least": least_of_largest(score, most), "listed": listed}
-    sizes, constants = {"ROWS": rows, "S": length, "MOST": most}, {"BLOCK_S": 16}
-    program = places()
-    assert not verify(program) and not verify_launch(program, {**sizes, **constants})
-    run(program, given, sizes, constants)
-    assert torch.equal(listed, largest_places(score, most))
+    score[(drawn > 0.92) & (drawn < 0.97)] = math.nan if seed % 4 < 2 else 3.0
+    return score
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("room", [16, 64])
+def test_programs_list_the_places_of_the_largest(seed: int, room: int):
+    """Equals, zeros of both signs, infinities and what is no number, which is the largest; rows
+    shorter than the list, and candidates for which there is no room."""
+    length, most = (7, 16, 40, 150)[seed % 4], (1, 9, 33)[seed % 3]
+    score = drawn_scores(seed, length)
+    known = {
+        "score": score, "kept": torch.zeros(5, room),
+        "place": torch.zeros(5, room, dtype=torch.int32),
+        "found": torch.zeros(5, dtype=torch.int32),
+        "listed": torch.full((5, most), -1, dtype=torch.int32),
+    }  # fmt: skip
+    sizes, constants = {"ROWS": 5, "S": length, "MOST": most, "ROOM": room}, {"BLOCK_S": 16}
+    for program in (candidates(), places()):
+        assert not verify(program) and not verify_launch(program, {**sizes, **constants})
+        given = {buffer.name: known[buffer.name] for buffer in program.buffers}
+        run(program, given, sizes, constants)
+    assert torch.equal(known["listed"], best(score, most))
+    assert torch.equal(largest_places(score, most), best(score, most))
+    assert torch.equal(top_of(score.double().T, most, 0), at_places(best(score, most), length, 1).T)
+
+
+def test_candidates_are_few():
+    """Of a row of many numbers few more are kept than are listed; of equals no more than that."""
+    drawn = torch.randn(3, 4096, generator=torch.Generator().manual_seed(0))
+    score = torch.cat([drawn, torch.zeros(1, 4096), drawn[:1].sort().values])
+    block, room, _ = place_blocks(4096, 512)
+    given = {"score": score, "kept": torch.zeros(5, room), "found": torch.zeros(5).int()}
+    given["place"] = given["kept"].int()
+    run(candidates(), given, {"ROWS": 5, "S": 4096, "MOST": 512, "ROOM": room}, {"BLOCK_S": block})
+    assert all(512 <= found <= 1.5 * 512 for found in given["found"].tolist())
 
 
 def test_choices_that_differ_among_heads_are_refused():

@@ -408,7 +408,7 @@ def test_choices_in_regions(scores: str, M: int, n: int) -> None:
 
 
 def test_what_is_no_number_is_as_torch_has_it_in_a_choice() -> None:
-    """It takes a place, before infinity, and is not chosen."""
+    """It is the largest, before infinity."""
     layer = lowered(archc.parse(CHOOSING).layer)
     each = Trial(regions_of(layer)[0], {"N": 2, "M": 6, "n": 2, "T#": 7, "batch": 1})
     values = lower_values(each.region, "values")
@@ -416,6 +416,8 @@ def test_what_is_no_number_is_as_torch_has_it_in_a_choice() -> None:
     x = torch.tensor([1.0, torch.inf, 2.0, torch.nan, 2.0, -torch.inf]).double()
     x = torch.stack([x[torch.randperm(6)] for _ in range(14)]).reshape(1, 7, 2, 6)
     made = each.ran(values, {"x": x, "bias": torch.zeros(2, 6).double()}, {"c": x.shape})
+    best = x.sort(dim=-1, descending=True, stable=True).indices[..., :2]
+    assert torch.equal(made["c"], torch.zeros_like(x).scatter(-1, best, 1.0))
     assert torch.equal(made["c"], top_of(x, 2, -1).double())
 
 
