@@ -4,17 +4,18 @@
 
 where f is a formula of pairs as in a weighted sum, such as w[t, h] relu(q[t, h] . k[s]), or a
 softmax of one along the tokens read. In memory are the sums alone, and not a number for each pair
-and head.
+and head. What bounds of positions rule out is -inf.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
+from archc.attention.bounds import always, bound, conjuncts
 from archc.attention.recognise import NotWeightedSum, Reading
-from archc.attention.weighted_sum import WeightedSum
+from archc.attention.weighted_sum import Bound, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Node
@@ -24,12 +25,14 @@ from archc.ir.graph import Node
 class Scores:
     """A sum over heads: `fold` has the formula and what enters, its `node` the sum. Its weights are
     what is summed, those of a softmax too. `over` is the axis of heads that is summed over, all of
-    it, or `share` heads at a time, of which each is a place of `groups`."""
+    it, or `share` heads at a time, of which each is a place of `groups`. `masked`: what the bounds
+    of the fold rule out is -inf; its node is that then."""
 
     fold: WeightedSum
     over: str
     groups: str | None = None
     share: sympy.Expr = sympy.S.One
+    masked: bool = False
 
 
 def scores_of(attend: ir.Attend) -> Scores | None:
@@ -38,7 +41,28 @@ def scores_of(attend: ir.Attend) -> Scores | None:
     for node in attend.body:
         if {"batch", attend.reader.name, attend.read.name} <= {*node.type.names}:
             found = _of_groups(attend, node) or _of_all(attend, node) or found
-    return found
+    return None if found is None else _masked(attend, found)
+
+
+def _masked(attend: ir.Attend, scores: Scores) -> Scores:
+    """Scores with the bounds outside which they are -inf, if they are nothing else."""
+    body, node = attend.body, scores.fold.node
+    users = [body[user] for user in body.users(node)]
+    if len(users) != 1 or users[0].op != ir.Elementwise("where") or scores.fold.softmax:
+        return scores
+    mask, score, rest = users[0].operands
+    found = bounds_of(attend, body[mask])
+    if score != node or body[rest].op != ir.Constant(-sympy.oo) or found is None:
+        return scores
+    return replace(scores, fold=replace(scores.fold, node=users[0].id, bounds=found), masked=True)
+
+
+def bounds_of(attend: ir.Attend, mask: Node) -> tuple[Bound, ...] | None:
+    """The bounds that a mask is; None if it is more."""
+    reader, read, body = attend.reader.name, attend.read.name, attend.body
+    found = [bound(body, c, reader, read) for c in conjuncts(body, mask) if not always(body, c)]
+    known = [each for each in found if each is not None]
+    return tuple(known) if len(known) == len(found) else None
 
 
 def _of_groups(attend: ir.Attend, node: Node) -> Scores | None:

@@ -1,8 +1,8 @@
 """Scores of pairs that are sums over heads -> a tile program: a block of pairs, all heads in turn.
 
-Vectors that heads share are loaded once. Nothing is masked but the weights of a softmax, of which
-another program finds the log of the sum for each reader and head before: what else may not be read
-is left out where choices are made of the scores.
+Vectors that heads share are loaded once. Weights of a softmax are 0 where nothing is read, of which
+another program finds the log of the sum for each reader and head before; scores may be -inf there.
+What else may not be read is left out where choices are made of the scores.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class _Scores(Sweep):
         """The formulas of the docstring."""
         of = self.scores.over + (f" of a {self.scores.groups}" if self.scores.groups else "")
         weight = "exp(score - lse)" if fold.softmax else "score"
-        return _instead(super().equations(fold), f"o = sum[{of}]({weight})")
+        lines = _instead(super().equations(fold), f"o = sum[{of}]({weight})")
+        return [line + ", else -inf" * (self.scores.masked and line[:2] == "o ") for line in lines]
 
     def others(self) -> list[Axis]:
         """The heads that are not summed over."""
@@ -67,7 +68,8 @@ class _Scores(Sweep):
         place = k.program("block_s", ceil_div(self.S, self.BLOCK[READ]))
         first = k.program("block_t", ceil_div(self.T, self.BLOCK[READER])) * self.BLOCK[READER]
         self.stand_on(first.named("first"))
-        self.seen = self.tokens((place * self.BLOCK[READ]).named("first_s"), READ)
+        self.seen_first = (place * self.BLOCK[READ]).named("first_s")
+        self.seen = self.tokens(self.seen_first, READ)
         self.in_seen = self.inside_of(self.seen, READ)
 
     def place_of(self, source: Source, head: str, share: sympy.Expr) -> Tile:
@@ -114,6 +116,24 @@ class _Scores(Sweep):
         seen = self.visible(self.seen, formula, True)
         return p if seen is None else k.where(seen, p, 0.0)
 
+    def turns(self) -> Tile:
+        """How many heads are summed: none where no pair of the block is read."""
+        k = self.k
+        if not self.scores.masked:
+            return k.lift(self.count, "i32")
+        low, _, _, high = self._range(self.fold.bounds)
+        first = self.seen_first
+        some = ((first < high) & (first + self.BLOCK[READ] > low)).named("some")
+        return k.where(some, k.lift(self.count, "i32"), 0)
+
+    def whole(self, total: Tile) -> Tile:
+        """The sum, -inf where a pair is not read."""
+        if not self.scores.masked:
+            return total
+        nothing = self.formula(self.fold.pairs, {}, None)
+        seen = self.visible(self.seen, nothing, True)
+        return total if seen is None else self.k.where(seen, total, NEVER)
+
 
 def _instead(lines: list[str], made: str) -> list[str]:
     """Formulas of a weighted sum, with another one of what is made."""
@@ -131,7 +151,7 @@ def of_pairs(scores: Scores, name: str = "attend_scores") -> Program:
     w.edges()
     shared, standing = w.every(False), w.heads
     start = k.full(0.0, w.rows, w.columns).named("sum")
-    with k.loop(0, w.count, start, index=clean(w.over.name)) as loop:
+    with k.loop(0, w.turns(), start, index=clean(w.over.name)) as loop:
         w.heads = {**standing, w.over.name: w.head(loop.index)}
         w.heads = {head.name: w.heads[head.name] for head in w.fold.heads}
         inputs = {**shared, **w.every(True)}
@@ -139,7 +159,8 @@ def of_pairs(scores: Scores, name: str = "attend_scores") -> Program:
         loop.next(loop.carried[0] + w.number(inputs))
     places = [*(standing[head.name] for head in w.others()), *([w.group] if w.group else [])]
     where = [w.in_mine, w.in_seen]
-    k.store(w.o, w.b, *places, w.mine.at, w.seen.at, value=loop.results[0], where=where)
+    total = w.whole(loop.results[0])
+    k.store(w.o, w.b, *places, w.mine.at, w.seen.at, value=total, where=where)
     return swept(k.done())
 
 
