@@ -49,12 +49,18 @@ def largest_places(score: Tensor, most: int) -> Tensor:
     return places_of(top_of(score, most, -1), most)
 
 
-def place_blocks(length: int, most: int) -> tuple[int, int, dict]:
-    """Of kernels that list the `most` largest of rows of a length: how many numbers are in a block,
-    for how many there is room that may be among them, and how they are launched. A row has twice
-    as many parts as it lists, so that few more than these reach the least of their largest."""
-    block = min(block_of(length), max(1024, block_of(2 * most, 16384)))
-    return block, 2 * block, {"num_warps": min(8, max(1, block // 512)), "num_stages": 2}
+def place_blocks(length: int, most: int) -> tuple[int, int, int]:
+    """Of kernels that list the `most` largest of rows of a length: into how many parts a row goes,
+    for how many numbers there is room that may be among them, and how many of these are in a block.
+    There are twice as many parts as are listed, so that few more reach the least of their largest.
+    """
+    parts = min(block_of(length), max(1024, block_of(2 * most, 16384)))
+    return parts, 2 * parts, min(parts, 1024)
+
+
+def place_options(block: int) -> dict:
+    """How these are launched, with so many numbers in a block."""
+    return {"num_warps": min(16, max(1, block // 256)), "num_stages": 2}
 
 
 def chosen_by_readers(

@@ -81,15 +81,17 @@ def write_places(file: File, title: str) -> str:
     doc = "The places of the `most` largest of each row, in order, among those that may be."
     writer.docstring([doc])
     writer.line("rows = score.float().reshape(-1, score.shape[-1]).contiguous()")
-    writer.line("block, room, options = place_blocks(rows.shape[1], most)")
+    writer.line("parts, room, block = place_blocks(rows.shape[1], most)")
     for made, dtype in (("kept", WIDE), ("place", "torch.int32")):
         writer.line(f"{made} = rows.new_empty((rows.shape[0], room), dtype={dtype})")
     writer.line("found = rows.new_empty(rows.shape[0], dtype=torch.int32)")
     writer.line("listed = rows.new_full((rows.shape[0], most), -1, dtype=torch.int32)")
     sizes = {"ROWS": "rows.shape[0]", "S": "rows.shape[1]", "MOST": "most", "ROOM": "room"}
-    for program in (candidates(f"{title}_candidates_kernel"), places(f"{title}_kernel")):
+    both = {"parts": candidates(f"{title}_candidates_kernel"), "block": places(f"{title}_kernel")}
+    for block, program in both.items():
         buffers = {b.name: "rows" if b.name == "score" else b.name for b in program.buffers}
-        launch = ProgramLaunch(buffers, sizes, {"BLOCK_S": "block"}, options="options")
+        options = f"place_options({block})"
+        launch = ProgramLaunch(buffers, sizes, {"BLOCK_S": block}, options=options)
         write_program(file, writer, program, launch)
     writer.line("return listed.view(*score.shape[:-1], most)")
     file.sections.append(writer.text())
