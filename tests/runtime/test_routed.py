@@ -39,11 +39,9 @@ def dense(moe: Any, x: Tensor) -> Tensor:
     chosen = torch.zeros_like(score, dtype=torch.bool)
     for row in range(len(score)):
         for at in range(score.shape[1]):
-            known = [e for e in range(moe.N) if score[row, at, e] > -torch.inf]
-            nan = [e for e in range(moe.N) if score[row, at, e].isnan()]
-            first = sorted(known, key=lambda e: -float(score[row, at, e]))
-            for e in first[: max(0, moe.n - len(nan))]:
-                chosen[row, at, e] = True
+            first = score[row, at].sort(descending=True, stable=True).indices[: moe.n]
+            for e in first:
+                chosen[row, at, e] = score[row, at, e] != -torch.inf
     w = torch.where(chosen, p, 0)
     w = torch.where(chosen, w / w.sum(-1, keepdim=True), 0)
     hidden = torch.nn.functional.silu(torch.einsum("btd,ndf->btnf", x, moe.W_g))
