@@ -7,14 +7,13 @@ import json
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
 
-from archc.bench.fill import compile_a_share
+from archc.bench.fill import compile_a_share, search_briefly
 from archc.bench.record import record
 
 
@@ -49,8 +48,7 @@ def prepare_fla(given: Namespace) -> None:
     if given.share:
         compile_a_share(*given.share)
     elif torch.cuda.is_available():
-        brief = partial(triton.testing.do_bench, warmup=5, rep=25)
-        triton.runtime.driver.active.get_benchmarker = lambda: brief
+        search_briefly()
 
 
 class Record:

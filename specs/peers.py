@@ -9,6 +9,7 @@ time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -16,10 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from archc.bench.contenders import Inputs, Made, Peer
+from archc.bench.contenders import Inputs, Made, Peer, Row
 
 PACKAGES = ("fla-core", "flash-linear-attention", "flash-qla")
 """Distributions whose versions belong to a record."""
+
+MODULES = {"fla": ("fla.ops",), "flash_qla": ("flash_qla",)}
+"""By peer, what a process may import before it measures."""
 
 Place = str
 """`fla.ops.kda:chunk_kda`: a module and a function in it."""
@@ -46,12 +50,13 @@ def fla(
         given = {names.get(name, name): x for name, x in inputs.items()}
         return {**given, "scale": inputs["k"].shape[-1] ** -0.5 if scaled else 1.0, **rest}
 
-    def sequence(inputs: Inputs, final: bool) -> Made:
+    def sequence(inputs: Inputs, final: bool, borders: Tensor | None = None) -> Made:
         run = function(chunk)
         guard = import_module("fla.ops.common.chunk_o")
         hopper = import_module("fla.utils").IS_NVIDIA_HOPPER
         guard.IS_NVIDIA_HOPPER = hopper and guarded
-        o, state = run(**options(inputs, GATES), output_final_state=final)
+        given = options(inputs, GATES) | ({} if borders is None else {"cu_seqlens": borders})
+        o, state = run(**given, output_final_state=final)
         return (o,), (state,) if final else ()
 
     def step(inputs: Inputs, states: Sequence[Tensor]) -> Made:
@@ -66,6 +71,17 @@ def unguarded(place: Place) -> Callable[..., Any]:
     """A function of fla that may refuse no gradient."""
     import_module("fla.ops.common.chunk_o").IS_NVIDIA_HOPPER = False
     return function(place)
+
+
+def kda_from_layer(inputs: Inputs, final: bool, borders: Tensor | None = None) -> Made:
+    """fla's as its layer calls it: norms of keys and queries, gates and rates are made inside."""
+    o, state = function("fla.ops.kda:chunk_kda")(
+        *(inputs[name] for name in ("q", "k", "v", "log_alpha", "beta")),
+        A_log=inputs["A_log"], dt_bias=inputs["dt_bias"].flatten(), use_gate_in_kernel=True,
+        use_qk_l2norm_in_kernel=True, use_beta_sigmoid_in_kernel=True, output_final_state=final,
+        cu_seqlens=borders,
+    )  # fmt: skip
+    return (o,), (state,) if final else ()
 
 
 def delta_product(inputs: Inputs, final: bool) -> Made:
@@ -158,6 +174,8 @@ GATED_DELTA = "fla.ops.gated_delta_rule:chunk_gated_delta_rule"
 PEERS: dict[str, dict[str, Peer]] = {
     "fla": {
         "kda": fla("fla.ops.kda:chunk_kda", "fla.ops.kda:fused_recurrent_kda"),
+        "kda fused": Peer(kda_from_layer),
+        "kda_bounded": fla("fla.ops.kda:chunk_kda", safe_gate=True, lower_bound=-5.0),
         "gla": fla(
             "fla.ops.gla:chunk_gla", "fla.ops.gla:fused_recurrent_gla", scaled=False,
             recurrent_names={"log_alpha": "gk"},
@@ -192,6 +210,7 @@ PEERS: dict[str, dict[str, Peer]] = {
 }  # fmt: skip
 """By peer and spec; what each must compute is what the spec's memory does."""
 
+
 def fla_layer(
     name: str, *, dim: str | None = "head_dim", **rest: Any
 ) -> Callable[[Mapping[str, Any]], nn.Module]:
@@ -212,6 +231,12 @@ def torch_lstm(sizes: Mapping[str, Any]) -> nn.Module:
     return nn.LSTM(sizes["d"], sizes["D"], batch_first=True)
 
 
+def fla_rwkv7(sizes: Mapping[str, Any]) -> nn.Module:
+    """fla's first layer of a model, which hands its values on to the others."""
+    made = function("fla.layers:RWKV7Attention")
+    return made(hidden_size=sizes["d"], head_dim=sizes["d"] // sizes["H"], layer_idx=0)
+
+
 LAYERS: dict[str, dict[str, Callable[[Mapping[str, Any]], nn.Module]]] = {
     "fla": {
         "kda": fla_layer("KimiDeltaAttention"),
@@ -219,7 +244,9 @@ LAYERS: dict[str, dict[str, Callable[[Mapping[str, Any]], nn.Module]]] = {
         "gla": fla_layer("GatedLinearAttention", dim=None, expand_k=1.0),
         "delta": fla_layer("DeltaNet", dim=None),
         "gated_delta_product": fla_layer("GatedDeltaProduct", expand_v=1.0),
+        "rwkv7": fla_rwkv7,
         "mesa": fla_layer("MesaNet"),
+        "mom": fla_layer("MomAttention", expand_v=1, num_memories=4, topk=2, shared_mem=True),
         "fox": fla_layer("ForgettingAttention", dim=None),
         "path": fla_layer("PaTHAttention", dim=None),
         "path_fox": fla_layer("PaTHAttention", dim=None, use_forget_gate=True),
@@ -230,3 +257,79 @@ LAYERS: dict[str, dict[str, Callable[[Mapping[str, Any]], nn.Module]]] = {
 
 SHAPES = {"lstm": (16, 1024, 1, 1024), "slstm": (16, 1024, 4, 512)}
 """Batch, tokens, heads and dim on a GPU, where 2, 8192, 32, 128 is not how a spec is used."""
+
+BOUNDED = """layer Bounded(d, H, K = 128, V = 128):
+    input x[d]
+    param W_q, W_k[d, H, K]; W_v[d, H, V]; W_o[H, V, d]; W_beta[d, H]; W_f[d, H, K]
+    chunk: bound log(alpha) >= -5
+    q = l2norm[K](x @ W_q)
+    k = l2norm[K](x @ W_k)
+    v = x @ W_v
+    alpha = exp(-5 * sigmoid(x @ W_f))
+    beta  = sigmoid(x @ W_beta)
+    recurrence S[K, V] over H:
+        S[t] = (I - beta * k @ k.T) @ diag(alpha) @ S[t-1] + beta * k @ v.T
+        o    = S[t].T @ q / sqrt(K)
+    output y[d] = o @ W_o
+"""
+
+LAYER = ("layer",)
+MESA = {"steps": 30}
+NARROW = (2, 8192, 16, 128)
+
+
+def chunked(dim: int) -> list[Row]:
+    """The recurrences that peers have, the best known first."""
+    mamba = {"P": dim, "N": dim}
+    return [
+        Row("kda"), Row("gla"), Row("gated_delta", beside=("fla-unguarded",)), Row("delta"),
+        Row("linear_attention_simple"), Row("mamba2", given=mamba), Row("rwkv7"),
+        Row("gated_delta_product", given={"n": 2}),
+    ]  # fmt: skip
+
+
+def at(shape: tuple[int, int, int, int]) -> list[Row]:
+    """The same at another shape."""
+    return [replace(row, shape=shape) for row in chunked(shape[-1])]
+
+
+ROWS: list[Row] = [
+    *chunked(128),
+    Row("gated_delta_product", given={"n": 3}),
+    Row("kda", fused=True),
+    Row("kda_bounded", text=BOUNDED),
+    Row("mesa", given=MESA),
+    Row("mlstm"),
+    Row("lstm", beside=("cudnn",)),
+    Row("slstm", beside=("eager",)),
+    Row("mamba", NARROW, given={"D": 4096}),
+    *(
+        Row(spec, what=("decode",), batches=(64, 256))
+        for spec in ("kda", "gla", "gated_delta", "rwkv7", "mlstm", "mesa")
+    ),
+    *at((8, 1024, 8, 64)),
+    *at((1, 32768, 4, 128)),
+    *at((3, 5000, 24, 96)),
+    *at((1, 131072, 8, 128)),
+    *(replace(row, shape=(1, 16384, 32, 128), packed=8) for row in chunked(128)[:4]),
+    # whole layers
+    *(Row(spec, what=LAYER) for spec in ("kda", "gated_delta", "gla", "delta")),
+    Row("gated_delta_product", what=LAYER, given={"n": 2}),
+    Row("transformer", (2, 4096, 32, 128), LAYER, beside=("compile",)),
+    Row("rwkv7", (2, 8192, 64, 64), LAYER),
+    Row("mesa", what=LAYER),
+    Row("mlstm", what=LAYER),
+    Row("mamba", NARROW, LAYER, {"D": 4096}),
+    Row("swiglu", what=LAYER, beside=("compile",)),
+    Row("lfm2:GatedShortConv", NARROW, LAYER, beside=("compile",)),
+    Row("fox", (2, 4096, 32, 128), LAYER),
+    Row("mom", NARROW, LAYER),
+    Row("moe", NARROW, LAYER, {"f": 1408, "N": 64, "n": 6, "shared": 2}),
+    Row("mhc", (2, 2048, 16, 128), LAYER, {"L": 1}, beside=("compile",)),
+    Row("path", (2, 4096, 32, 128), LAYER),
+    Row("path_fox", (2, 4096, 32, 128), LAYER),
+    Row("lstm", what=LAYER, beside=("cudnn",)),
+    Row("slstm", what=LAYER),
+]
+"""What `archc bench --all` measures, most important first: the shape where none is said is 2, 8192,
+32, 128, or that of `SHAPES`."""

@@ -55,6 +55,11 @@ def fused_op(layer: ir.Layer, known: Known | None = None) -> ir.Layer:
     """The memory and the tokenwise work before it, cut at the nearest product with a parameter,
     short convolution, row of a table, or input of the layer. Parameters in between become
     inputs."""
+    return _cut(layer, *_fused(layer), known or {})
+
+
+def _fused(layer: ir.Layer) -> tuple[set[int], set[int]]:
+    """The nodes inside the fused memory of a layer, and those that enter it."""
     inside = set(memory_of(layer))
     waiting = list(_operands_outside(layer.graph, inside))
     edge: set[int] = set()
@@ -67,15 +72,15 @@ def fused_op(layer: ir.Layer, known: Known | None = None) -> ir.Layer:
         else:
             inside.add(id)
             waiting += layer.graph[id].operands
-    return _cut(layer, inside, edge, known or {})
+    return inside, edge
 
 
-def entering(layer: ir.Layer) -> ir.Layer:
-    """The part of a layer before its memory, as a layer: its outputs are the inputs of `op`, by
-    their names. Raises NoMemory for a layer that has none."""
-    inside = memory_of(layer)
+def entering(layer: ir.Layer, fused: bool = False) -> ir.Layer:
+    """The part of a layer before its memory, as a layer: its outputs are the inputs of `op`, or of
+    `fused_op`, by their names. Raises NoMemory for a layer that has none."""
     graph, names = layer.graph.copy(), _Names()
-    edge = _in_spec_order(graph, _operands_outside(graph, inside))
+    edges = _fused(layer)[1] if fused else _operands_outside(graph, memory_of(layer))
+    edge = _in_spec_order(graph, edges)
     edge = [id for id in edge if not _given_by_sizes(graph, id)]
     graph.outputs = dict(_entry(graph, names, id, layer.source) for id in edge)
     graph.prune(keep=[id for id, _ in layer.inputs])

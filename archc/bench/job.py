@@ -54,7 +54,9 @@ class Job:
     `folder` holds `ours.py`, `eager.py` and `before.py` (the memory, and what comes before it) and
     `oracle.pkl` (the layer IR of the memory). `outputs` are the names of what `function` returns
     before the state, `states` those in it. A whole layer has only `ours.py` and `eager.py`, each
-    with the class `layer`. `work` is by what is timed, `decode@64` for a batch.
+    with the class `layer`. `work` is by what is timed, `decode@64` for a batch. `label` is how
+    reports call it, with what sets it apart from other jobs of the spec; `packed`: so many
+    sequences that stand one after the other.
     """
 
     spec: str
@@ -76,6 +78,8 @@ class Job:
     dtype: str
     seconds: float
     work: Mapping[str, Work] = field(default_factory=dict)
+    label: str = ""
+    packed: int = 0
 
     def write(self, name: str = "job.json") -> Path:
         """Its file in its folder."""
@@ -87,6 +91,11 @@ class Job:
     def whole(self) -> bool:
         """Whether it is a whole layer, not the memory of one."""
         return LAYER in self.what
+
+    @property
+    def called(self) -> str:
+        """Its name in reports."""
+        return self.label or self.title
 
     @staticmethod
     def read(path: str | Path) -> Job:

@@ -1,24 +1,31 @@
-"""Which processes run: first calls, a peer's candidates side by side, then one measuring at a time.
+"""Which processes run: first calls, what compiles, side by side, then one measuring at a time.
 
-Each job has a cache on disk of its own, in its folder. The first calls of the generated file find
-it empty, and then filled; peers compile their candidates into it with all cores at once; the
-measuring process finds everything compiled and has the machine for itself.
+The first calls of generated files find each a cache on disk of its own, empty and then filled.
+Without them all jobs share one cache: `prepare` fills it with the kernels of ours and with the
+candidates of peers, all cores at once, for a run that comes later and finds everything compiled.
+The measuring process has the machine for itself, but for the next one, which loads what it needs.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from archc.bench.job import COMPILED, EAGER, OURS, Job
-from archc.bench.workers import Done, Workers
+from archc.bench.workers import Done, Started, Workers
 
 Say = Callable[[str], None]
 Row = dict[str, Any]
+
+SHARES = 4
+"""Processes among which a peer's candidates are divided at least, where there are cores."""
+
+ROWS = "rows.jsonl"
+"""The file that a measuring process writes its rows into, beside its job."""
 
 
 @dataclass(frozen=True)
@@ -51,22 +58,50 @@ def measure(
     that fails becomes a row that says so."""
     found = [Outcome(job) for job in jobs]
     paths = [job.write() for job in jobs]
-    run = _Processes(folder, "archc.bench.worker")
+    run = _Processes(folder, "archc.bench.worker", None if first_calls else folder / "cache")
     if first_calls:
         for kind in ("cold", "warm"):
             say(f"first calls, {kind}")
             for outcome, made in zip(found, run.first(paths, limits.first), strict=True):
                 _note_first(outcome, kind, made)
-    both = list(zip(jobs, paths, strict=True))
-    peers = [(job, path, name) for job, path in both for name in _peers(job)]
+    peers = [(job, job.write(), name) for job in jobs for name in _peers(job)]
+    if not first_calls:
+        peers = [each for each in peers if not _mark(each[0], each[2]).exists()]
     if peers and jobs[0].device.startswith("cuda"):
         say(f"compiling the candidates of {len(peers)} peers")
-        for outcome, remark in run.fill(dict(zip(paths, found, strict=True)), peers, limits):
+        for outcome, remark in run.fill(found, peers, limits):
             outcome.rows.append({"remark": remark})
-    for outcome, path in zip(found, paths, strict=True):
-        say(f"measuring {outcome.job.title} at {outcome.job.shape}")
-        outcome.rows += run.measure(path, outcome.job, limits.measure)
-        yield outcome
+    held = [run.hold(path) for path in paths[:1]]
+    try:
+        for outcome, path, after in zip(found, paths, [*paths[1:], None], strict=True):
+            say(f"measuring {outcome.job.called} at {outcome.job.shape}")
+            this = held.pop()
+            held += [run.hold(each) for each in [after] if each is not None]
+            outcome.rows += run.measure(this, path, outcome.job, limits.measure)
+            yield outcome
+    finally:
+        for process, _ in held:
+            process.kill()
+
+
+def prepare(jobs: Sequence[Job], folder: Path, say: Say, limits: Limits) -> list[str]:
+    """Compile all that the jobs will run, side by side, and time nothing; what failed."""
+    found = [Outcome(job) for job in jobs]
+    every = [(job, job.write(), name) for job in jobs for name in (OURS, *job.against)]
+    every = [each for each in every if each[2] != EAGER and not _mark(each[0], each[2]).exists()]
+    run = _Processes(folder, "archc.bench.worker", folder / "cache")
+    say(f"compiling what {len(every)} contenders of {len(jobs)} rows launch")
+    return [f"{each.job.called}: {told}" for each, told in run.fill(found, every, limits)]
+
+
+def prepared(job: Job) -> bool:
+    """Whether all that a job launches is compiled into the shared cache."""
+    return all(name == EAGER or _mark(job, name).exists() for name in (OURS, *job.against))
+
+
+def _mark(job: Job, name: str) -> Path:
+    """A file that is there once all of a contender is compiled into the shared cache."""
+    return Path(job.folder) / f"prepared_{name}"
 
 
 def _peers(job: Job) -> list[str]:
@@ -89,40 +124,57 @@ class _Processes(Workers):
         yield from self.wait(started, seconds)
 
     def fill(
-        self, found: Mapping[Path, Outcome], peers: Sequence[tuple[Job, Path, str]], limits: Limits
+        self, found: Sequence[Outcome], who: Sequence[tuple[Job, Path, str]], limits: Limits
     ) -> Iterator[tuple[Outcome, str]]:
-        """Compile candidates; remarks on processes that failed, once for each peer. What they leave
-        to be done is done by the peer itself when it is measured."""
-        shares = -(-limits.cores // len(peers))
-        who = [(path, name, share) for share in range(shares) for _, path, name in peers]
-        started = [
-            self.start("fill", path, name, share, shares, alone=False) for path, name, share in who
-        ]
-        told = set()
-        for (path, name, _), done in zip(who, self.wait(started, limits.fill), strict=True):
-            if done.code != 0 and (path, name) not in told:
-                told.add((path, name))
-                yield found[path], f"{name}, compiling candidates ahead: {done.reason()}"
+        """Compile kernels, and candidates of peers in shares; remarks on processes that failed,
+        once for each contender. What they leave to be done is done when it is measured."""
+        parts = [(each, *part) for each in who for part in self._shares(each[2], len(who), limits)]
+        tasks = [("fill", path, name, share, of) for (_, path, name), share, of in parts]
+        ended: dict[tuple[str, str], list[Done]] = {}
+        made = self.side_by_side(tasks, limits.cores, limits.fill)
+        for ((job, _, name), _, _), done in zip(parts, made, strict=True):
+            ended.setdefault((job.folder, name), []).append(done)
+        for job, _, name in who:
+            ends = ended[job.folder, name]
+            if all(done.code is not None for done in ends) and self.cache is not None:
+                _mark(job, name).touch()
+            if bad := [done for done in ends if done.code != 0]:
+                outcome = next(each for each in found if each.job is job)
+                yield outcome, f"{name}, compiling ahead: {bad[0].reason()}"
 
-    def measure(self, path: Path, job: Job, seconds: float) -> list[Row]:
+    def _shares(self, name: str, contenders: int, limits: Limits) -> list[tuple[int, int]]:
+        """The parts that the work of compiling a contender is cut into: candidates of a peer go to
+        several processes, unless searches of an earlier run are known."""
+        known = self.cache is not None and any(self.cache.glob("*/*.autotune.json"))
+        if known or name in (OURS, COMPILED):
+            return [(0, 1)]
+        many = min(limits.cores, max(SHARES, -(-limits.cores // contenders)))
+        return [(share, many) for share in range(many)]
+
+    def hold(self, path: Path) -> Started:
+        """The measuring process of a job, which waits for its turn."""
+        path.with_name(ROWS).unlink(missing_ok=True)
+        return self.start("measure", path, path.with_name(ROWS), held=True)
+
+    def measure(self, this: Started, path: Path, job: Job, seconds: float) -> list[Row]:
         """The rows of a job; what was found before a failure is kept. If the process was taken down
         while it measured peers, what was missing of ours is measured without them."""
-        done, rows = self._measured(path, seconds)
+        done, rows = self._measured(this, path, seconds)
         if done.code is not None and done.code < 0 and job.against:
             names = ", ".join(job.against)
-            alone = replace(job, against=()).write()
+            alone = replace(job, against=()).write("alone.json")
             whole = {row["what"] for row in rows if "seconds" in row}
             rows = [row for row in rows if "what" not in row or row["what"] in whole]
             rows.append({"remark": f"the rest is measured without {names}: {done.reason()}"})
-            done, more = self._measured(alone, seconds)
+            done, more = self._measured(self.hold(alone), alone, seconds)
             rows += [row for row in more if row.get("what") not in whole]
         if done.code != 0:
             rows.append({"broken": f"measuring: {done.reason()}"})
         return rows
 
-    def _measured(self, path: Path, seconds: float) -> tuple[Done, list[Row]]:
-        out = path.with_name("rows.jsonl")
-        out.unlink(missing_ok=True)
-        (done,) = self.wait([self.start("measure", path, out)], seconds)
+    def _measured(self, this: Started, path: Path, seconds: float) -> tuple[Done, list[Row]]:
+        self.release(this)
+        (done,) = self.wait([this], seconds)
+        out = path.with_name(ROWS)
         lines = out.read_text("utf-8").split("\n") if out.exists() else []
         return done, [json.loads(line) for line in lines if line.endswith("}")]

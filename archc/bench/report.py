@@ -159,9 +159,10 @@ def recorded(data: Mapping[str, Any]) -> Report:
 
 
 def title_of(job: Job) -> str:
-    """The title of a job in a report: its spec, shape and dtype."""
-    kind = "layer " if job.whole else ""
-    return f"{job.title} {kind}{'x'.join(map(str, job.shape))} {job.dtype}"
+    """The title of a job in a report: its spec, shape and dtype, and whether it is no sequence of
+    the memory."""
+    kind = "layer " if job.whole else f"{DECODE} " if job.what == (DECODE,) else ""
+    return f"{job.called} {kind}{'x'.join(map(str, job.shape))} {job.dtype}"
 
 
 def _is_timed(job: Job, what: str) -> bool:
@@ -188,7 +189,7 @@ def _case(outcome: Outcome, what: str, ceilings: Mapping[str, float]) -> Case:
         batch, tokens = int(plain.split("@")[1]), 1
     kept = tuple(entry for entry in entries if entry is not None)
     return Case(
-        job.title, _words(what), (batch, tokens, heads, dim), least,
+        job.called, _words(what), (batch, tokens, heads, dim), least,
         None if floor is None else floor * 1e3, kept, title_of(job),
     )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,10 @@ class Progress:
         self.found = self.found.without(title_of(outcome.job)).plus(new)
         if not new.broken:
             self.done.append(key(outcome.job))
+
+    def note_broken(self, told: str) -> None:
+        """Note what could not even be made."""
+        self.found = replace(self.found, broken=(*self.found.broken, told))
 
     def data(self) -> dict[str, Any]:
         """As JSON."""

@@ -43,6 +43,8 @@ class Request:
     dtype: str
     seconds: float
     given: Mapping[str, Any]
+    fused: bool = False
+    packed: int = 0
 
 
 def subject(spec: str, shape: tuple[int, int, int, int], asked: Request, folder: Path) -> Job:
@@ -57,7 +59,8 @@ def subject(spec: str, shape: tuple[int, int, int, int], asked: Request, folder:
     off = rewritten(written, layer, emit)
     if not off <= LIMIT:
         raise InternalError(f"`{layer.name}`, the graph after algebra: an error of {off:.1e}")
-    memory, before = cut.op(layer), cut.entering(layer)
+    memory = (cut.fused_op if asked.fused else cut.op)(layer)
+    before = cut.entering(layer, asked.fused)
     function = f"{snake(layer.name)}_memory_alone"
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in (
@@ -71,16 +74,23 @@ def subject(spec: str, shape: tuple[int, int, int, int], asked: Request, folder:
     states = tuple(field.name for field in memory_of(memory).fields if field.kind == "state")
     return Job(
         spec, title, class_name(before), function, str(folder), shape, sizes,
-        tuple(inputs_of(before, sizes)), _enters(memory), tuple(memory.graph.outputs), states,
-        asked.what, asked.batches, asked.against, asked.peers, asked.device, asked.dtype,
-        asked.seconds, _work(memory, sizes, shape, asked),
+        tuple(inputs_of(before, sizes)), _enters(memory, asked.fused), tuple(memory.graph.outputs),
+        states, asked.what, asked.batches, asked.against, asked.peers, asked.device, asked.dtype,
+        asked.seconds, _work(memory, sizes, shape, asked), label_of(title, asked), asked.packed,
     )  # fmt: skip
 
 
+def label_of(title: str, asked: Request) -> str:
+    """A spec in reports, with what it is given beside a shape."""
+    given = "".join(f" {name}={value}" for name, value in asked.given.items())
+    return f"{title}{given}" + (f" packed {asked.packed}" if asked.packed else "")
+
+
 def title_and_layer(spec: str, asked: Request) -> tuple[str, ir.Layer]:
-    """The name of a spec in reports, and its layer as elaborated."""
+    """The name of a spec, by which peers know it, and its layer as elaborated."""
     where, inside = split(spec)
     title = f"{Path(where).stem}:{inside}" if inside else Path(where).stem
+    title += " fused" if asked.fused else ""
     return title, elaborated(read(where), inside, asked.given)
 
 
@@ -110,13 +120,15 @@ def inputs_of(before: ir.Layer, sizes: Mapping[str, Number]) -> Sequence[Input]:
     return found
 
 
-def _enters(memory: ir.Layer) -> tuple[Entering, ...]:
-    """The inputs of the memory. A gate is a decay, or one number a head."""
+def _enters(memory: ir.Layer, fused: bool) -> tuple[Entering, ...]:
+    """The inputs of the memory. A gate is a decay, or one number a head; what a fused memory makes
+    its gates of is no wider than the rest."""
     found = []
     for _, op in memory.inputs:
         dims = [axis for axis in op.type.axes if axis.kind == "dim"]
         gate = gate_of(op.name) is not None or len(dims) < 2
-        found.append(Entering(op.name, stays_wide(op), gate))
+        wide = stays_wide(op) and not (fused and "t" in op.type.names)
+        found.append(Entering(op.name, wide, gate))
     return tuple(found)
 
 

@@ -18,9 +18,16 @@ from archc.backends.renamed import entering
 from archc.bench.clock import Call, Clock, ceilings, paired
 from archc.bench.contenders import Unavailable, refusals, told
 from archc.bench.drawn import DTYPES, load_file
-from archc.bench.errors import LIMITS, TOKENS, error
+from archc.bench.errors import LIMITS, error, few
 from archc.bench.job import COMPILED, EAGER, LAYER, LAYER_BACKWARD, OURS, Job, Work
-from archc.bench.subject import WIDTHS, Request, inputs_of, sizes_at, title_and_layer
+from archc.bench.subject import (
+    WIDTHS,
+    Request,
+    inputs_of,
+    label_of,
+    sizes_at,
+    title_and_layer,
+)  # fmt: skip
 from archc.compile import text_of
 from archc.dims import TIME
 from archc.ir.count import weight_products
@@ -52,7 +59,7 @@ def whole(spec: str, shape: tuple[int, int, int, int], asked: Request, folder: P
     return Job(
         spec, title, class_name(layer), "", str(folder), shape, sizes, inputs, (), (), (),
         (LAYER, LAYER_BACKWARD), (), asked.against, asked.peers, asked.device, asked.dtype,
-        asked.seconds, work,
+        asked.seconds, work, label_of(title, asked),
     )  # fmt: skip
 
 
@@ -140,7 +147,7 @@ def whole_calls(job: Job, tokens: int) -> Calls:
 def errors_of_ours(job: Job) -> dict[str, dict[str, float]]:
     """How far our layer's output and the gradient of each input are from float64, at one sequence
     of few tokens; by what is timed."""
-    dtype, tokens = DTYPES[job.dtype], min(TOKENS, job.shape[1])
+    dtype, tokens = DTYPES[job.dtype], few(job.shape[1])
     ours, exact = module_of(job, OURS, dtype), module_of(job, EAGER, torch.float64)
     exact.load_state_dict({name: x.double() for name, x in ours.state_dict().items()})
     given = drawn(job, 1, tokens, dtype)

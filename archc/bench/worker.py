@@ -1,8 +1,9 @@
 """A process that measures: `python -m archc.bench.worker first|fill|measure JOB ...`.
 
     first NAME         the first calls of a contender in this process: seconds, as JSON
-    fill NAME I N      compile share I of N of the candidates of a peer's autotuners
-    measure OUT        rows of times, errors and refusals, a line of JSON each, as they are found
+    fill NAME I N      compile share I of N of what a contender launches
+    measure OUT        wait for a line on standard input; then rows of times, errors and refusals, a
+                       line of JSON each, as they are found
 
 It is a process of its own so that a first call is a first one, and so that a peer that takes its
 process down leaves the others standing.
@@ -14,8 +15,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +27,17 @@ from torch import Tensor
 
 from archc.bench.clock import Call, Clock, captured, ceilings, paired
 from archc.bench.contenders import Peer, Unavailable, contender, refusals, told
-from archc.bench.drawn import DTYPES, draw
-from archc.bench.errors import Oracle, error, limit
-from archc.bench.fill import compile_a_share
-from archc.bench.job import BACKWARD, DECODE, EAGER, FORWARD, LOADING, OURS, Job
-from archc.bench.whole import Calls, measure_whole, whole_calls
+from archc.bench.drawn import DTYPES, draw, load_file
+from archc.bench.errors import Oracle, error, few, limit
+from archc.bench.fill import compile_a_share, search_briefly
+from archc.bench.job import BACKWARD, COMPILED, DECODE, EAGER, FORWARD, LOADING, OURS, Job
+from archc.bench.whole import Calls, errors_of_ours, measure_whole, whole_calls
 
 CONTEXT = 64
 """Tokens before the one that is decoded: the state is what they leave."""
 
 FILL = 2048
-"""Tokens of the sequences with which candidates are compiled: no search depends on how many."""
+"""Tokens of the sequences with which candidates are compiled."""
 
 
 def calls_of(peer: Peer, inputs: dict[str, Tensor], what: str) -> Call:
@@ -87,12 +90,13 @@ class Measuring:
         self.note({"refused": name, "what": what, "reason": told(reason)})
 
     def run(self) -> None:
-        """Everything, errors before times, so that each search of a peer is over by then."""
+        """Everything: first what peers search for, at the shape that is timed, then errors."""
         dtype = DTYPES[self.job.dtype]
         self.note({"ceilings": asdict(ceilings(self.clock, dtype)), "machine": machine(self.job)})
         oracle = Oracle(self.job)
         sequences = [what for what in (FORWARD, BACKWARD) if what in self.job.what]
         if sequences:
+            self._search(sequences)
             oracle.sequence()
             self._errors(oracle, sequences)
             inputs = draw(self.job, *self.job.shape[:2])
@@ -106,6 +110,16 @@ class Measuring:
         if DECODE in self.job.what:
             for batch in self.job.batches:
                 self._decode(oracle, batch)
+
+    def _search(self, sequences: list[str]) -> None:
+        """Call peers once; what they refuse is told where it is timed."""
+        inputs = draw(self.job, *self.job.shape[:2])
+        others = {n: each for n, each in self.peers.items() if n not in (OURS, EAGER, COMPILED)}
+        for peer in others.values():
+            for what in sequences:
+                with suppress(*refusals()):
+                    calls_of(peer, inputs, what)()
+                    self.clock.wait()
 
     def _errors(self, oracle: Oracle, sequences: list[str]) -> None:
         for what in sequences:
@@ -256,22 +270,45 @@ def memory_calls(job: Job, tokens: int) -> Calls:
 
 
 def fill(job: Job, name: str, share: int, shares: int) -> None:
-    """Go once through all that will be measured of a peer, with fewer tokens; what it refuses is
-    found out later. Our file is loaded first, as where it is measured: it chooses an assembler for
-    its process, and Triton keeps what each assembler made apart."""
+    """Go once through all that will be measured of a contender, a peer with fewer tokens; what it
+    refuses is found out later. Our file is loaded first, as where it is measured: it chooses an
+    assembler for its process, and Triton keeps what each assembler made apart."""
     compile_a_share(share, shares)
-    tokens = min(FILL, job.shape[1])
-    make = whole_calls(job, tokens) if job.whole else memory_calls(job, tokens)
-    make(OURS)
-    calls, clock = [*make(name).values()], Clock(job.device)
-    if DECODE in job.what and (peer := contender(name, job)).step is not None:
-        calls += [lambda batch=batch: _step(peer, *_empty(job, batch))() for batch in job.batches]
+    clock = Clock(job.device)
+    calls: list[Call] = []
+    try:
+        calls = [*_everything(job, name)]
+    except refusals() as reason:
+        print(f"{name}: {told(reason)}", file=sys.stderr)
     for call in calls:
         try:
             call()
             clock.wait()
         except refusals() as reason:
             print(f"{name}: {told(reason)}", file=sys.stderr)
+
+
+def _everything(job: Job, name: str) -> Iterator[Call]:
+    """All that a contender will be called for: with all tokens, if it is ours, as its kernels
+    depend on how many there are, and with the few that errors are taken of."""
+    own = name in (OURS, COMPILED)
+    for tokens in (job.shape[1] if own else enough(job.shape[1]), few(job.shape[1])):
+        make = whole_calls(job, tokens) if job.whole else memory_calls(job, tokens)
+        make(OURS)
+        yield from make(name).values()
+        if job.whole:
+            break
+    if job.whole and name == OURS:
+        yield lambda: errors_of_ours(job)
+    if DECODE in job.what and (peer := contender(name, job)).step is not None:
+        for batch in job.batches:
+            yield lambda batch=batch: _step(peer, *_empty(job, batch))()
+
+
+def enough(tokens: int) -> int:
+    """So many tokens that a peer's kernels are compiled as for all of them: no search depends on
+    how many there are, and Triton on whether 16 divides them."""
+    return min(tokens, FILL if tokens % 16 == 0 else FILL - 8)
 
 
 def _empty(job: Job, batch: int) -> tuple[dict[str, Tensor], list[Tensor]]:
@@ -281,6 +318,16 @@ def _empty(job: Job, batch: int) -> tuple[dict[str, Tensor], list[Tensor]]:
     with torch.no_grad():
         _, states = context.sequence(inputs, True)
     return inputs, [torch.zeros_like(x) for x in states]
+
+
+def load_ahead(job: Job) -> None:
+    """Import what a job needs; what is missing is told where it is measured."""
+    with suppress(*refusals()):
+        load_file(Path(job.folder) / f"{OURS}.py", "archc_bench_ahead")
+        needed = getattr(load_file(Path(job.peers or ""), "archc_bench_peers"), "MODULES", {})
+        for name in job.against:
+            for module in needed.get(name, ()):
+                import_module(module)
 
 
 def main(arguments: list[str]) -> None:
@@ -294,6 +341,11 @@ def main(arguments: list[str]) -> None:
         sys.stderr.flush()
         os._exit(0)  # all is done; threads of PyTorch that are left may abort a process as it ends
     else:
+        load_ahead(job)
+        if not sys.stdin.readline():
+            return  # nobody waits for it any more
+        if job.device.startswith("cuda"):
+            search_briefly()
         with Path(rest[0]).open("w", encoding="utf-8") as out:
 
             def note(row: dict[str, Any]) -> None:

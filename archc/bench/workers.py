@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Variables that libraries take the number of their threads from."""
@@ -37,22 +40,57 @@ class Done:
 
 
 class Workers:
-    """Processes of one run, each `python -m module MODE JOB ...`, with the job's cache on disk.
-    What they print is left in the folder."""
+    """Processes of one run, each `python -m module MODE JOB ...`, with what is compiled kept in a
+    cache on disk: one that they share, or each job's own. What they print is left in the folder."""
 
-    def __init__(self, folder: Path, module: str):
-        self.folder, self.module, self.count = folder, module, 0
+    def __init__(self, folder: Path, module: str, cache: Path | None = None):
+        self.folder, self.module, self.cache, self.count = folder, module, cache, 0
 
-    def start(self, mode: str, job: Path, *rest: object, alone: bool = True) -> Started:
-        """Start one; if it is not alone, it takes no more than one core."""
+    def start(
+        self, mode: str, job: Path, *rest: object, alone: bool = True, held: bool = False
+    ) -> Started:
+        """Start one; if it is not alone, it takes no more than one core. One that is `held` may
+        load what it needs, and waits for a line on its standard input."""
         self.count += 1
         log = self.folder / f"worker_{self.count}_{mode}"
         command = [sys.executable, "-m", self.module, mode, str(job), *map(str, rest)]
-        env = {**os.environ, "TRITON_CACHE_DIR": str(job.with_name("cache"))}
+        cache = self.cache or job.with_name("cache")
+        env = {**os.environ, "TRITON_CACHE_DIR": str(cache)}
+        env["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
         env |= {} if alone else dict.fromkeys(THREADS, "1")
+        given = subprocess.PIPE if held else subprocess.DEVNULL
         with log.with_suffix(".out").open("w") as out, log.with_suffix(".err").open("w") as err:
-            made = subprocess.Popen(command, env=env, stdout=out, stderr=err, text=True)
+            made = subprocess.Popen(
+                command, env=env, stdin=given, stdout=out, stderr=err, text=True
+            )  # fmt: skip
         return made, log
+
+    def release(self, started: Started) -> None:
+        """Let a held process go on; one that has ended already is left as it is."""
+        process, _ = started
+        if process.stdin is not None:
+            with suppress(BrokenPipeError):
+                process.stdin.write("\n")
+                process.stdin.close()
+
+    def side_by_side(
+        self, tasks: Sequence[tuple[Any, ...]], most: int, seconds: float
+    ) -> list[Done]:
+        """How processes ended of which at most so many run at once, in their order; those that
+        there was no time for are as good as stopped."""
+        end = time.monotonic() + seconds
+        waiting, running = deque(enumerate(tasks)), dict[int, Started]()
+        found = [Done(None, "", "")] * len(tasks)
+        while (waiting or running) and time.monotonic() < end:
+            while waiting and len(running) < most:
+                number, task = waiting.popleft()
+                running[number] = self.start(*task, alone=False)
+            for number in [n for n, (process, _) in running.items() if process.poll() is not None]:
+                (found[number],) = self.wait([running.pop(number)], 0)
+            time.sleep(0.05)
+        for number, started in running.items():
+            (found[number],) = self.wait([started], 0)
+        return found
 
     def wait(self, started: Sequence[Started], seconds: float) -> Iterator[Done]:
         """How each ended; those that are still there after the seconds are stopped."""

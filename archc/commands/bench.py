@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,9 @@ from archc.commands.status import Status
 from archc.extras import needs
 
 if TYPE_CHECKING:
+    from archc.bench.contenders import Row
     from archc.bench.job import Job
+    from archc.bench.orders import Order
     from archc.bench.report import Report
     from archc.bench.resume import Progress
 
@@ -30,7 +33,7 @@ DTYPES = {
     "bfloat16": "bfloat16", "float16": "float16", "float32": "float32", "float64": "float64",
 }  # fmt: skip
 
-SHAPES = {"cuda": ((2, 8192, 32, 128),), "cpu": ((1, 1024, 4, 32),)}
+SHAPES = {"cuda": (2, 8192, 32, 128), "cpu": (1, 1024, 4, 32)}
 """The shape where none is given, by device."""
 
 WIDTH = 170
@@ -63,8 +66,9 @@ class Numbers(click.ParamType[tuple[int, ...]]):
         return tuple(int(part) for part in parts)
 
 
-def _names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
     """The names in `a,b,c`, each once."""
+    value = value or ""
     return tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
 
 
@@ -74,7 +78,8 @@ def _names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str,
     "--all",
     "every",
     is_flag=True,
-    help="Every spec that the file of peers has a row for, of those that are named by --against.",
+    help="The table of the file of peers: every row, or those of the SPECs, beside those of"
+    " --against that have it.",
 )
 @click.option(
     "--against", default="eager", show_default=True, metavar="NAME,...", callback=_names,
@@ -91,13 +96,19 @@ def _names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str,
     " in the file of peers, else 2,8192,32,128; 1,1024,4,32 without a GPU]",
 )  # fmt: skip
 @click.option(
-    "--what", default="forward,backward", show_default=True, metavar="NAME,...", callback=_names,
+    "--what", metavar="NAME,...", callback=_names,
     help="forward; backward (a forward and the gradients); decode (one token after a state); layer"
-    " (the whole layer, without and with gradients, beside layers of peers).",
+    " (the whole layer, without and with gradients, beside layers of peers). [default:"
+    " forward,backward; with --all decode, too]",
 )  # fmt: skip
 @click.option(
     "--batches", type=Numbers("B,..."), default="1,64,256", show_default=True,
     help="The batches that decode is timed with.",
+)  # fmt: skip
+@click.option("--fused", is_flag=True, help="The memory and what is done token by token before it.")
+@click.option(
+    "--packed", type=click.IntRange(2), metavar="N",
+    help="The tokens as N sequences, one after the other in a batch of 1.",
 )  # fmt: skip
 @click.option(
     "--dtype", type=click.Choice(list(DTYPES)), metavar="DTYPE",
@@ -118,8 +129,25 @@ def _names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str,
 @click.option("--no-first-call", is_flag=True, help="Leave out the first calls in fresh processes.")
 @click.option(
     "--keep", type=click.Path(file_okay=False), metavar="FOLDER",
-    help="Keep the generated files, the cache and the logs there.",
+    help="Keep the generated files, the cache and the logs there; a later run takes what fits.",
 )  # fmt: skip
+@click.option(
+    "--prepare", is_flag=True,
+    help="Measure nothing: compile all that a run with the same --keep and --no-first-call will"
+    " launch, many processes side by side.",
+)  # fmt: skip
+@click.option(
+    "--prepared", is_flag=True, help="Measure only rows of which --prepare has compiled everything."
+)
+@click.option(
+    "--jobs", type=click.IntRange(1), default=lambda: os.cpu_count() or 1, metavar="N",
+    help="How many processes compile at once. [default: one a core]",
+)  # fmt: skip
+@click.option(
+    "--within", type=click.FloatRange(1), metavar="SECONDS",
+    help="Begin nothing more after so many seconds; -o has the rest when it is run again.",
+)  # fmt: skip
+@click.option("--commit", help="What the numbers are of, where this is a copy without git.")
 @set_option
 @click.option(
     "--again", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
@@ -152,22 +180,28 @@ def command(ctx: click.Context, specs: tuple[str, ...], **options: Any) -> None:
       archc bench one.arch two.arch --against fla,sdpa -o found.json --plot found.png
       archc bench one.arch --what decode --batches 1,64 --against fla
       archc bench my.arch --device cpu --shapes 1,256,2,16 --against eager
-      archc bench --all --against fla -o all.json
+      archc bench --all --against fla,flash_qla -o all.json
+      archc bench --all --against fla --what layer --keep there --prepare
     """
     from archc.bench.record import peers_file, record  # torch takes a second
     from archc.bench.report import recorded
 
     _check_plot(options["plot"])
-    if sum(map(bool, (specs, options["every"], options["again"]))) != 1:
+    if bool(options["again"]) == bool(specs or options["every"]):
         raise click.UsageError("Give a SPEC, or --all, or the file of an earlier run with --again.")
+    if options["prepare"] and not options["keep"]:
+        raise click.UsageError("--prepare compiles into a folder: name it with --keep.")
     options["peers"] = options["peers"] or peers_file()
     if options["again"]:
         data = json.loads(Path(options["again"]).read_text(encoding="utf-8"))
         found = recorded(data)
     else:
         data = record(["archc", *sys.argv[1:]], options["peers"])
+        data["commit"] = options["commit"] or data["commit"]
         with _folder(options["keep"]) as folder:
             made = _measured(specs, options, folder, ctx.ensure_object(Console), data)
+        if options["prepare"]:
+            ctx.exit(Status.FINE)
         found, data = made.found, {**data, **made.data()}
     _show(found, data, options)
     for reason in found.failures():
@@ -198,36 +232,70 @@ def _measured(
     data: Mapping[str, Any],
 ) -> Progress:  # fmt: skip
     """The outcomes of every spec at every shape, beside what the file of -o has of them."""
-    from archc.bench.processes import Limits, measure
+    from archc.bench.processes import Limits, measure, prepare, prepared
     from archc.bench.resume import OtherRun, Progress
 
-    output = options["output"]
+    start, output = time.monotonic(), options["output"]
     try:
         progress = Progress.of(output, data) if output else Progress()
     except OtherRun as other:
         raise click.UsageError(f"-o: {other}; name another file.") from None
-    jobs = [job for job in _jobs(specs, options, folder, console) if not progress.has(job)]
+    jobs = _jobs(specs, options, folder, console, progress)
+    limits = Limits(options["limit"], options["limit"], options["limit"], options["jobs"])
+    if options["prepare"]:
+        for remark in prepare(jobs, folder, console.say, limits):
+            console.say(remark)
+        return progress
+    jobs = [job for job in jobs if not progress.has(job)]
+    if options["prepared"]:
+        jobs = [job for job in jobs if prepared(job)]
     if progress.done:
         console.say(f"{output} has {len(progress.done)} of them; {len(jobs)} are left")
-    limits = Limits(options["limit"], options["limit"], options["limit"])
     for outcome in measure(jobs, folder, console.say, limits, not options["no_first_call"]):
         progress.add(outcome)
         if output:
             writing.write(output, json.dumps({**data, **progress.data()}, indent=1) + "\n")
+        if options["within"] and time.monotonic() - start > options["within"]:
+            console.say("the time is up: run it again for the rest")
+            break
     return progress
 
 
 def _jobs(
-    specs: Sequence[str], options: dict[str, Any], folder: Path, console: Console
-) -> list[Job]:
-    """The jobs to measure, each in a folder of its own."""
+    specs: Sequence[str], options: dict[str, Any], folder: Path, console: Console,
+    progress: Progress,
+) -> list[Job]:  # fmt: skip
+    """The jobs to measure, each in a folder of its own. A spec of --all that cannot be made is
+    noted as broken."""
+    from archc.algebra.cut import NoMemory
+    from archc.bench.orders import make
+    from archc.diagnostics import ArchError
+
+    orders = _orders(specs, options, folder)
+    make(orders, folder, console.say, options["jobs"])
+    jobs: list[Job] = []
+    for order in orders:
+        if not order.made(folder):
+            console.say(f"compiling {order.spec}")
+        try:
+            jobs.append(order.job(folder))
+        except NoMemory as error:
+            raise click.UsageError(str(error)) from None
+        except ArchError as error:
+            if not options["every"]:
+                raise
+            progress.note_broken(f"{order.spec}: {error}")
+    return jobs
+
+
+def _orders(specs: Sequence[str], options: dict[str, Any], folder: Path) -> list[Order]:
+    """What is to be made: each row at each shape."""
     import torch
 
-    from archc.algebra.cut import NoMemory
     from archc.bench.contenders import shapes_of
     from archc.bench.job import LAYER, WHAT
-    from archc.bench.subject import Request, subject
-    from archc.bench.whole import whole
+    from archc.bench.orders import Order
+    from archc.bench.subject import Request
 
     device = options["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
@@ -235,33 +303,45 @@ def _jobs(
     if strange := [name for name in options["what"] if name not in WHAT]:
         raise click.UsageError(f"--what: `{strange[0]}` is none of {', '.join(WHAT)}.")
     dtype = DTYPES[options["dtype"] or ("bf16" if device == "cuda" else "fp32")]
-    asked = Request(
-        tuple(name for name in options["what"] if name != LAYER), options["against"],
-        options["batches"], options["peers"], device, dtype, options["seconds"], options["given"],
-    )  # fmt: skip
-    makers = [subject] if asked.what else []
-    makers += [whole] if LAYER in options["what"] else []
     usual = shapes_of(options["peers"]) if device == "cuda" else {}
-    jobs: list[Job] = []
-    for make in makers:
-        for spec in specs or _every(options, make is whole):
-            own = [usual[Path(spec).stem]] if Path(spec).stem in usual else SHAPES[device]
-            for shape in options["shapes"] or own:
-                console.say(f"compiling {spec}")
-                try:
-                    jobs.append(make(spec, shape, asked, folder / f"job_{len(jobs)}"))
-                except NoMemory as error:
-                    raise click.UsageError(str(error)) from None
-    return jobs
+    orders = []
+    for row in _rows(specs, options):
+        asked = Request(
+            row.what, row.beside, row.batches or options["batches"], options["peers"], device,
+            dtype, options["seconds"], row.given, row.fused, row.packed,
+        )  # fmt: skip
+        spec = row.spec
+        if row.text:
+            spec = str(folder / f"{row.spec}.arch")
+            Path(spec).write_text(row.text, encoding="utf-8")
+        own = row.shape if device == "cuda" else None
+        shape = own or usual.get(Path(spec).stem) or SHAPES[device]
+        for each in options["shapes"] or [shape]:
+            orders.append(Order(spec, each, asked, row.what == (LAYER,)))
+    return list({order.place(folder): order for order in orders}.values())
 
 
-def _every(options: Mapping[str, Any], whole: bool) -> tuple[str, ...]:
-    """The specs of --all."""
-    from archc.bench.contenders import rows_of
+def _rows(specs: Sequence[str], options: dict[str, Any]) -> list[Row]:
+    """The rows of the table, of the specs that are named or of all; or one for each spec and kind
+    of measurement."""
+    from archc.bench.contenders import Row, rows_of
+    from archc.bench.job import LAYER, WHAT
 
-    if not (found := rows_of(options["peers"], options["against"], whole)):
-        raise click.UsageError("--all: no peer that --against names has a row for a spec.")
-    return found
+    if options["every"]:
+        found = rows_of(options["peers"], options["against"], options["what"] or WHAT[:3])
+        found = [row for row in found if not specs or row.spec in specs]
+        if not found:
+            raise click.UsageError("--all: the file of peers has no such row.")
+        return found
+    what = options["what"] or WHAT[:2]
+    kinds = [tuple(name for name in what if name != LAYER), (LAYER,) if LAYER in what else ()]
+    return [
+        Row(
+            spec, None, kind, options["given"], options["against"], fused=options["fused"],
+            packed=options["packed"] or 0,
+        )
+        for kind in kinds if kind for spec in specs
+    ]  # fmt: skip
 
 
 @contextmanager

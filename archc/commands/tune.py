@@ -97,7 +97,7 @@ def _searched(
     asked = Request(
         (FORWARD, BACKWARD), (), (), None, "cuda", DTYPES[options["dtype"]], 2.0, options["given"]
     )
-    for number, shape in enumerate(options["shapes"] or SHAPES["cuda"]):
+    for number, shape in enumerate(options["shapes"] or [SHAPES["cuda"]]):
         job = subject(spec, shape, asked, folder / f"job_{number}")
         yield search(job, console.say, options["seconds"], candidates)
 

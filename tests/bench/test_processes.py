@@ -34,9 +34,11 @@ def test_a_peer_that_takes_its_process_down(
     (tmp_path / "a_falling_worker.py").write_text(textwrap.dedent(WORKER))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     start = Workers.__init__
-    monkeypatch.setattr(
-        Workers, "__init__", lambda self, folder, module: start(self, folder, "a_falling_worker")
-    )
+
+    def replaced(self: Workers, folder: Path, module: str, cache: Path | None = None) -> None:
+        start(self, folder, "a_falling_worker", cache)
+
+    monkeypatch.setattr(Workers, "__init__", replaced)
     said: list[str] = []
     job = replace(JOB, folder=str(tmp_path))
     (found,) = measure([job], tmp_path, said.append, Limits(), first_calls=False)
