@@ -114,8 +114,11 @@ def sinks(tokens: int) -> list[Any]:
     return [torch.zeros(H, device="cuda")]
 
 
-def flex(tokens: int, score: Callable[..., Tensor] | None, near: int = 0) -> Callable[..., Tensor]:
-    """FlexAttention, compiled, of a score's change and a causal mask, perhaps of a window."""
+def flex(
+    tokens: int, score: Callable[..., Tensor] | None, near: int = 0, **options: Any
+) -> Callable[..., Tensor]:
+    """FlexAttention, compiled, of a score's change and a causal mask, perhaps of a window, with
+    options for its kernels."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     def mask(b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
@@ -126,7 +129,9 @@ def flex(tokens: int, score: Callable[..., Tensor] | None, near: int = 0) -> Cal
 
     def call(q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:
         heads = (x.transpose(1, 2) for x in (q, k, v))
-        return run(*heads, score_mod=score and score(*more), block_mask=blocks).transpose(1, 2)
+        changed = score and score(*more)
+        made = run(*heads, score_mod=changed, block_mask=blocks, kernel_options=options or None)
+        return made.transpose(1, 2)
 
     return call
 
@@ -164,8 +169,10 @@ def biases(tokens: int) -> list[Any]:
 
 
 def biased(tokens: int) -> Callable[..., Tensor]:
-    """FlexAttention with such a table."""
-    return flex(tokens, lambda w: lambda x, b, h, t, s: x + w[(t - s).clamp(0, 255), h])
+    """FlexAttention with such a table; its gradient with fewer stages, as it does not fit else."""
+    return flex(
+        tokens, lambda w: lambda x, b, h, t, s: x + w[(t - s).clamp(0, 255), h], bwd_num_stages=1
+    )
 
 
 BIASED = """layer Biased(H, K, W = 256):

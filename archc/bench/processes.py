@@ -145,10 +145,11 @@ class _Processes(Workers):
     def _shares(self, name: str, contenders: int, limits: Limits) -> list[tuple[int, int]]:
         """The parts that the work of compiling a contender is cut into: candidates of a peer go to
         several processes, unless searches of an earlier run are known."""
-        known = self.cache is not None and any(self.cache.glob("*/*.autotune.json"))
-        if known or name in (OURS, COMPILED):
+        if name in (OURS, COMPILED):
             return [(0, 1)]
-        many = min(limits.cores, max(SHARES, -(-limits.cores // contenders)))
+        known = self.cache is not None and any(self.cache.glob("*/*.autotune.json"))
+        least = 1 if known else SHARES
+        many = min(limits.cores, max(least, -(-limits.cores // contenders)))
         return [(share, many) for share in range(many)]
 
     def hold(self, path: Path) -> Started:

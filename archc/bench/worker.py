@@ -39,6 +39,9 @@ CONTEXT = 64
 FILL = 2048
 """Tokens of the sequences with which candidates are compiled."""
 
+PATIENCE, PAUSE = 6, 5.0
+"""How often a process that compiles waits for memory, and for how many seconds."""
+
 
 def calls_of(peer: Peer, inputs: dict[str, Tensor], what: str) -> Call:
     """The calls on a whole sequence that are timed."""
@@ -282,10 +285,22 @@ def fill(job: Job, name: str, share: int, shares: int) -> None:
         print(f"{name}: {told(reason)}", file=sys.stderr)
     for call in calls:
         try:
-            call()
+            _with_patience(call)
             clock.wait()
         except refusals() as reason:
             print(f"{name}: {told(reason)}", file=sys.stderr)
+
+
+def _with_patience(call: Call) -> None:
+    """A call that waits where others beside it have taken the device's memory."""
+    for _ in range(PATIENCE):
+        try:
+            call()
+            return
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            time.sleep(PAUSE)
+    call()
 
 
 def _everything(job: Job, name: str) -> Iterator[Call]:
