@@ -63,8 +63,8 @@ class Record:
     ):
         self.output, self.by = given.output, by
         script = Path(sys.argv[0]).stem
-        self.data = record([launcher, "-m", f"benchmarks.{script}", *sys.argv[1:]], None)
-        self.data["commit"] = given.commit or self.data["commit"]
+        command = [launcher, "-m", f"benchmarks.{script}", *sys.argv[1:]]
+        self.data = record(command, None, given.commit)
         self.data["versions"] |= {"torch": torch.__version__, "triton": triton.__version__}
         device = getattr(given, "device", "cuda")
         self.data["device"] = torch.cuda.get_device_name() if device == "cuda" else device

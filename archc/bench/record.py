@@ -15,13 +15,14 @@ from archc.bench.drawn import load_file
 HERE = Path(__file__).resolve().parent
 
 
-def record(command: Sequence[str], peers: str | None) -> dict[str, Any]:
-    """The circumstances of numbers, as data: command, date, commit and versions."""
+def record(command: Sequence[str], peers: str | None, commit: str | None = None) -> dict[str, Any]:
+    """The circumstances of numbers, as data: command, date, commit (given where this is a copy
+    without git) and versions."""
     named = getattr(load_file(Path(peers), "archc_bench_peers"), "PACKAGES", ()) if peers else ()
     return {
         "command": shlex.join(command),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": _commit(),
+        "commit": commit or _commit(),
         "versions": {name: _version(name) for name in ("archc", *named)},
     }
 

@@ -186,18 +186,13 @@ def command(ctx: click.Context, specs: tuple[str, ...], **options: Any) -> None:
     from archc.bench.record import peers_file, record  # torch takes a second
     from archc.bench.report import recorded
 
-    _check_plot(options["plot"])
-    if bool(options["again"]) == bool(specs or options["every"]):
-        raise click.UsageError("Give a SPEC, or --all, or the file of an earlier run with --again.")
-    if options["prepare"] and not options["keep"]:
-        raise click.UsageError("--prepare compiles into a folder: name it with --keep.")
+    _check(specs, options)
     options["peers"] = options["peers"] or peers_file()
     if options["again"]:
         data = json.loads(Path(options["again"]).read_text(encoding="utf-8"))
         found = recorded(data)
     else:
-        data = record(["archc", *sys.argv[1:]], options["peers"])
-        data["commit"] = options["commit"] or data["commit"]
+        data = record(["archc", *sys.argv[1:]], options["peers"], options["commit"])
         with _folder(options["keep"]) as folder:
             made = _measured(specs, options, folder, ctx.ensure_object(Console), data)
         if options["prepare"]:
@@ -356,6 +351,11 @@ def _folder(keep: str | None) -> Iterator[Path]:
     yield made
 
 
-def _check_plot(plot: str | None) -> None:
-    if plot is not None:
+def _check(specs: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Refuse options that do not go together, before anything is done."""
+    if options["plot"] is not None:
         needs("bench", "--plot", "matplotlib")
+    if bool(options["again"]) == bool(specs or options["every"]):
+        raise click.UsageError("Give a SPEC, or --all, or the file of an earlier run with --again.")
+    if options["prepare"] and not options["keep"]:
+        raise click.UsageError("--prepare compiles into a folder: name it with --keep.")

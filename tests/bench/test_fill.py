@@ -67,3 +67,25 @@ def test_what_cannot_be_launched_is_passed_over(monkeypatch: pytest.MonkeyPatch)
 def test_more_shares_than_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = recorded(monkeypatch, 7, 9)
     assert (kernel.compiled, kernel.launched) == ([], [64, 64])
+
+
+def test_a_search_that_is_known_is_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, asked = Recorder(()), []
+
+    def on_disk(self: Any, key: Any, configs: list[Config], search: Any) -> bool:
+        asked.append(key)
+        if "torch.float32" not in key:
+            search()
+        self.cache[key] = configs[3]
+        return True
+
+    monkeypatch.setattr(Autotuner, "run", Autotuner.run)
+    monkeypatch.setattr(Autotuner, "check_disk_cache", on_disk)
+    compile_a_share(0, 1)
+    configs = [Config({"BLOCK": size}) for size in SIZES]
+    tuned = Autotuner(kernel, ["x"], configs, ["x"], None, None, cache_results=True)
+    x = torch.zeros(2)
+    tuned.run(x, grid=(1,), warmup=False)
+    assert (kernel.compiled, kernel.launched, asked) == ([], [128], [(x, "torch.float32")])
+    tuned.run(x.double(), grid=(1,), warmup=False)
+    assert (kernel.compiled, kernel.launched) == (SIZES[1:], [128, 16])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from archc.bench.workers import Workers
+from archc.bench.workers import Done, Workers
 
 WORKER = """
     import os, signal, sys, time
@@ -34,3 +34,23 @@ def test_how_processes_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert falls.reason() == "its process was ended by signal 11: what it said last"
     assert fails.reason() == "no such thing"
     assert sleeps.code is None and sleeps.reason() == "stopped after its time"
+
+
+def test_so_many_side_by_side_and_one_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_worker.py").write_text(
+        textwrap.dedent(WORKER) + "if mode == 'waits':\n    print(repr(sys.stdin.readline()))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    workers = Workers(tmp_path, "a_worker", tmp_path / "shared")
+    tasks = [(mode, tmp_path / "job.json") for mode in ("works", "fails", "sleeps", "works")]
+    works, fails, sleeps, late = workers.side_by_side(tasks, 1, 4.0)
+    assert (works.out, fails.code) == ("works [] shared\n", 1)
+    assert sleeps.code is None and late == Done(None, "", "")
+    held = [workers.start("waits", tmp_path / "job.json", held=True) for _ in range(2)]
+    workers.release(held[0])
+    (first,) = workers.wait(held[:1], 10.0)
+    assert first.out.endswith("'\\n'\n")
+    assert held[1][0].poll() is None
+    held[1][0].kill()
