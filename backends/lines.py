@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 OPEN, CLOSE = "([{", ")]}"
 INDENT = "    "
 HEADER = re.compile(r"\s*(def|if|elif|for|while|with|class|else)\b.*:$")
+QUESTION = re.compile(r"(\s*(?:if|elif|while) )(.+):")
 LOOP = re.compile(r"(\s*for )(.+?)( in .*)")
 LEAD = re.compile(r"\s*([\w.]+(\[[^\]]*\])? [-+*/|&]= |return |yield |raise )")
 SIGNS = (
@@ -37,16 +38,20 @@ def broken(line: str, columns: int, indent: str = INDENT) -> list[str]:
     if HEADER.fullmatch(line):
         return _header(line, lead, columns, indent)
     left, right = assigned(line)
-    if right and len(left) > columns - 20 and len(pieces(left.strip())) > 1:
-        room = columns - len(") = (")
-        names = _filled(f"{lead}(", pieces(left.strip()), "", f"{lead} ", room, indent)
-        last = _laid(f"{names[-1]}) = ", right, "", lead, columns, indent)
-        return [*names[:-1], *last]
     match = LEAD.match(line)
     if not right and match is None:
         return _at_brackets(lead, line.strip(), "", lead, columns, indent)
     head = f"{left} = " if right else match[0] if match else ""
-    return _laid(head, line[len(head) :], "", lead, columns, indent)
+    way = _laid(head, line[len(head) :], "", lead, columns, indent)
+    names = pieces(left.strip())
+    if len(names) < 2 or (len(left) <= columns - 20 and _cost(way, columns)[0] == 0):
+        return way
+    ways = []
+    for head in ("", right.partition("(")[0]):
+        room = columns - len(f") = {head}(")
+        *first, last = _filled(f"{lead}(", names, "", f"{lead} ", room, indent)
+        ways.append([*first, *_laid(f"{last}) = ", right, "", lead, columns, indent)])
+    return min(ways, key=lambda lines: _cost(lines, columns))
 
 
 def _header(line: str, lead: str, columns: int, indent: str) -> list[str]:
@@ -60,9 +65,12 @@ def _header(line: str, lead: str, columns: int, indent: str) -> list[str]:
     if not found:
         return [line]
     start, stop, _ = (calls or found)[-1]
-    return _further_in(
-        line[: start + 1], line[start + 1 : stop], line[stop:], lead, columns, indent
-    )
+    way = _further_in(line[: start + 1], line[start + 1 : stop], line[stop:], lead, columns, indent)
+    question = QUESTION.fullmatch(line)
+    if question is None:
+        return way
+    other = _further_in(f"{question[1]}(", question[2], "):", lead, columns, indent)
+    return min(way, other, key=lambda lines: _cost(lines, columns))
 
 
 def _laid(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import sympy
 from archc.backends.eager.scope import Scope
 from archc.backends.expression import NOT, number
-from archc.backends.writer import Writer, quoted
+from archc.backends.writer import INDENT, Writer, quoted
 
 from archc.dims import Axis
 from archc.ir import layer as ir
@@ -56,4 +56,9 @@ def write_need(writer: Writer, title: str, need: ir.Requirement, names: dict[str
         text = f"was compiled for {number(need.condition, {name: name for name in names})}"
     text = f"{title} {text}".replace("{", "{{").replace("}", "}}")
     with writer.block(f"if {broken}:"):
-        writer.call("raise ValueError(", [f"f{quoted(f'{text}, got {values}')}"], ")")
+        whole = f"raise ValueError(f{quoted(f'{text}, got {values}')})"
+        if len(whole) <= writer.room:
+            writer.line(whole)
+        else:
+            parts = [f"{INDENT}f{quoted(part)}" for part in (f"{text}, ", f"got {values}")]
+            writer.include(["raise ValueError(", *parts, ")"])

@@ -31,6 +31,10 @@ from archc.backends.lines import broken
          ["x = (f(aa, b)[:, None]", "     / g(cc)[:, None])"]),
         ("total += first * second + third", ["total += (first * second", "          + third)"]),
         ("check(aaaaaaaaaaaa), raised(bbbb)", ["check(", "    aaaaaaaaaaaa", "), raised(bbbb)"]),
+        ("if first(a) and of_the_second and of_the_third:",
+         ["if (", "    first(a)", "    and of_the_second", "    and of_the_third", "):"]),
+        ("first_one, second, third = long_function(x)",
+         ["(first_one, second,", " third) = long_function(x)"]),
         ("# a comment that is (far) too long", ["# a comment that is (far) too long"]),
     ],
 )  # fmt: skip
