@@ -251,8 +251,8 @@ def _cells(entry: Entry) -> list[str | Text]:
         return [Text(told, style="yellow"), "", "", "", "", shown]
     low, high = entry.low or 0.0, entry.high or 0.0
     return [
-        _short(entry.milliseconds),
-        f"{_short(low)}-{_short(high)}",
+        short(entry.milliseconds),
+        f"{short(low)}-{short(high)}",
         "" if entry.ours_faster is None else f"{entry.ours_faster:.2f}x",
         "" if entry.roofline is None else f"{entry.roofline:.0%}",
         "" if entry.peak_mib is None else f"{entry.peak_mib:,.0f}",
@@ -260,7 +260,8 @@ def _cells(entry: Entry) -> list[str | Text]:
     ]
 
 
-def _short(number: float) -> str:
+def short(number: float) -> str:
+    """Three digits, without powers of ten."""
     return f"{number:.3g}" if number < 100 else f"{number:.0f}"
 
 
@@ -304,35 +305,3 @@ def _tokens(case: Case) -> str:
         if entry.milliseconds
     ]
     return f"{case.spec}, layer: tokens a second: {', '.join(told)}"
-
-
-def markdown(found: Report) -> list[str]:
-    """A table for a README: a row for each spec and shape and thing that is timed, ours beside
-    each contender in milliseconds, and how many times as fast ours is."""
-    names = list(dict.fromkeys(e.contender for c in found.cases for e in c.entries))
-    others = [name for name in names if name != OURS]
-    head = ["spec", "B, T, H, D", "what", OURS]
-    head += [column for name in others for column in (name, "ours faster")]
-    lines = [_row(head), _row(["---"] * 3 + ["---:"] * (len(head) - 3))]
-    for case in found.cases:
-        entries = {entry.contender: entry for entry in case.entries}
-        cells = [case.spec, ", ".join(map(str, case.shape)), case.what, _time(entries.get(OURS))]
-        for name in others:
-            entry = entries.get(name)
-            faster = None if entry is None else entry.ours_faster
-            cells += [_time(entry), "" if faster is None else f"{faster:.2f}x"]
-        lines.append(_row(cells))
-    return lines
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _time(entry: Entry | None) -> str:
-    """Milliseconds, or why there are none; marked where the numbers are wrong."""
-    if entry is None:
-        return ""
-    if entry.milliseconds is None:
-        return "refused" if entry.refusal else "no time"
-    return _short(entry.milliseconds) + (" (wrong)" if entry.wrong else "")

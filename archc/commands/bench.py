@@ -206,7 +206,8 @@ def command(ctx: click.Context, specs: tuple[str, ...], **options: Any) -> None:
 
 def _show(found: Report, data: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """The table and what is below it, or all of it as data; the plot, where it is asked for."""
-    from archc.bench.report import markdown, notes, table
+    from archc.bench.markdown import markdown
+    from archc.bench.report import notes, table
 
     if options["as_json"]:
         click.echo(json.dumps(data, indent=1))

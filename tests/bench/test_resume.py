@@ -10,7 +10,6 @@ import pytest
 
 from archc.bench.job import Job
 from archc.bench.processes import Outcome
-from archc.bench.report import markdown
 from archc.bench.resume import OtherRun, Progress
 from tests.bench.test_report import JOB, rows
 
@@ -59,14 +58,3 @@ def test_numbers_of_another_run_are_kept_apart(text: str, told: str, tmp_path: P
     path.write_text(text)
     with pytest.raises(OtherRun, match=told):
         Progress.of(str(path), NOW)
-
-
-def test_markdown_has_a_row_a_case(job: Job) -> None:
-    progress = Progress()
-    progress.add(Outcome(job, {}, rows()))
-    assert markdown(progress.found) == [
-        "| spec | B, T, H, D | what | ours | left | ours faster | right | ours faster |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
-        "| some | 2, 64, 4, 16 | forward | 200 | 400 (wrong) | 2.00x | refused |  |",
-        "| some | 64, 1, 4, 16 | decode | 400 |  |  |  |  |",
-    ]

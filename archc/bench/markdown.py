@@ -1,0 +1,122 @@
+"""Measurements as tables for a README: sequences and layers, a token, and means over shapes."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator, Sequence
+
+from archc.bench.job import BACKWARD, DECODE, FORWARD, LAYER, LAYER_BACKWARD, OURS
+from archc.bench.report import WORDS, Case, Entry, Report, short
+
+GRAPH = ", CUDA graph"
+HEAD = ("peer", "ours, ms", "peer", "", "+ backward: ours", "peer", "", "MiB: ours", "peer")
+
+
+def markdown(found: Report) -> list[str]:
+    """All tables that the measurements have rows for, an empty line between two of them."""
+    parts = (
+        _sequences("memory", found, FORWARD, BACKWARD),
+        _tokens(found),
+        _sequences("layer", found, LAYER, LAYER_BACKWARD),
+        _means(found),
+    )
+    lines: list[str] = []
+    for part in parts:
+        made = [*part]
+        lines += ["", *made] if lines and made else made
+    return lines
+
+
+def _sequences(what: str, found: Report, forward: str, backward: str) -> Iterator[str]:
+    """A row for each spec, shape and peer: a forward, one with gradients, and the peak of that."""
+    jobs: dict[tuple[str, tuple[int, ...]], dict[str, Case]] = {}
+    for case in found.cases:
+        if case.what in (WORDS[forward], WORDS[backward]):
+            jobs.setdefault((case.spec, case.shape), {})[case.what] = case
+    if jobs:
+        yield _row((what, "B, T, H, D", *HEAD))
+        yield _row(("---",) * 3 + ("---:",) * (len(HEAD) - 1))
+    for (spec, shape), cases in jobs.items():
+        one, both = (_entries(cases.get(WORDS[each])) for each in (forward, backward))
+        peers = list(dict.fromkeys(name for each in (one, both) for name in each if name != OURS))
+        for peer in peers or [""]:
+            yield _row((
+                spec, ", ".join(map(str, shape)), peer,
+                _time(one.get(OURS)), _time(one.get(peer)), _faster(one.get(peer)),
+                _time(both.get(OURS)), _time(both.get(peer)), _faster(both.get(peer)),
+                _peak(both.get(OURS)), _peak(both.get(peer)),
+            ))  # fmt: skip
+
+
+def _tokens(found: Report) -> Iterator[str]:
+    """A row for each spec, batch and peer: one token as it is called, and in a CUDA graph."""
+    jobs: dict[tuple[str, tuple[int, ...]], dict[bool, Case]] = {}
+    for case in found.cases:
+        if case.what.startswith(WORDS[DECODE]):
+            jobs.setdefault((case.spec, case.shape), {})[case.what.endswith(GRAPH)] = case
+    if jobs:
+        yield _row((
+            "one token", "B", "peer", "ours, ms", "peer", "in a CUDA graph: ours", "peer", "",
+            "of the bandwidth",
+        ))  # fmt: skip
+        yield _row(("---",) * 3 + ("---:",) * 6)
+    for (spec, shape), cases in jobs.items():
+        plain, graph = (_entries(cases.get(each)) for each in (False, True))
+        peers = list(dict.fromkeys(name for x in (plain, graph) for name in x if name != OURS))
+        for peer in peers or [""]:
+            share = graph[OURS].roofline if OURS in graph else None
+            yield _row((
+                spec, str(shape[0]), peer, _time(plain.get(OURS)), _time(plain.get(peer)),
+                _time(graph.get(OURS)), _time(graph.get(peer)), _faster(graph.get(peer)),
+                "" if share is None else f"{share:.0%}",
+            ))  # fmt: skip
+
+
+def _means(found: Report) -> Iterator[str]:
+    """How many times as fast ours is, the geometric mean over the shapes of a memory, where there
+    are several."""
+    faster: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for case in found.cases:
+        for entry in case.entries:
+            if case.what in (WORDS[FORWARD], WORDS[BACKWARD]) and entry.ours_faster:
+                kind = faster.setdefault((_family(case.spec), entry.contender), {})
+                kind.setdefault(case.what, []).append(entry.ours_faster)
+    several = {who: each for who, each in faster.items() if max(map(len, each.values())) > 1}
+    if several:
+        yield _row(("memory, mean over shapes", "peer", "shapes", "forward", "+ backward"))
+        yield _row(("---", "---", "---:", "---:", "---:"))
+    for (spec, peer), kinds in several.items():
+        means = [kinds.get(WORDS[what], []) for what in (FORWARD, BACKWARD)]
+        shown = [f"{statistics.geometric_mean(each):.2f}x" if each else "" for each in means]
+        yield _row((spec, peer, str(max(map(len, means))), *shown))
+
+
+def _family(spec: str) -> str:
+    """The name of a row without its sizes, which change with its shape."""
+    return re.sub(r" packed \d+| [A-Z]=\d+", "", spec)
+
+
+def _entries(case: Case | None) -> dict[str, Entry]:
+    return {} if case is None else {entry.contender: entry for entry in case.entries}
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _time(entry: Entry | None) -> str:
+    """Milliseconds, or why there are none; marked where the numbers are wrong."""
+    if entry is None:
+        return ""
+    if entry.milliseconds is None:
+        return "refused" if entry.refusal else "no time"
+    return short(entry.milliseconds) + (" (wrong)" if entry.wrong else "")
+
+
+def _faster(entry: Entry | None) -> str:
+    return "" if entry is None or entry.ours_faster is None else f"{entry.ours_faster:.2f}x"
+
+
+def _peak(entry: Entry | None) -> str:
+    return "" if entry is None or entry.peak_mib is None else f"{entry.peak_mib:,.0f}"
