@@ -35,13 +35,13 @@ def _sequences(what: str, found: Report, forward: str, backward: str) -> Iterato
         if case.what in (WORDS[forward], WORDS[backward]):
             jobs.setdefault((case.spec, case.shape), {})[case.what] = case
     if jobs:
-        yield _row((what, "B, T, H, D", *HEAD))
-        yield _row(("---",) * 3 + ("---:",) * (len(HEAD) - 1))
+        yield row((what, "B, T, H, D", *HEAD))
+        yield row(("---",) * 3 + ("---:",) * (len(HEAD) - 1))
     for (spec, shape), cases in jobs.items():
         one, both = (_entries(cases.get(WORDS[each])) for each in (forward, backward))
         peers = list(dict.fromkeys(name for each in (one, both) for name in each if name != OURS))
         for peer in peers or [""]:
-            yield _row((
+            yield row((
                 spec, ", ".join(map(str, shape)), peer,
                 _time(one.get(OURS)), _time(one.get(peer)), _faster(one.get(peer)),
                 _time(both.get(OURS)), _time(both.get(peer)), _faster(both.get(peer)),
@@ -56,17 +56,17 @@ def _tokens(found: Report) -> Iterator[str]:
         if case.what.startswith(WORDS[DECODE]):
             jobs.setdefault((case.spec, case.shape), {})[case.what.endswith(GRAPH)] = case
     if jobs:
-        yield _row((
+        yield row((
             "one token", "B", "peer", "ours, ms", "peer", "in a CUDA graph: ours", "peer", "",
             "of the bandwidth",
         ))  # fmt: skip
-        yield _row(("---",) * 3 + ("---:",) * 6)
+        yield row(("---",) * 3 + ("---:",) * 6)
     for (spec, shape), cases in jobs.items():
         plain, graph = (_entries(cases.get(each)) for each in (False, True))
         peers = list(dict.fromkeys(name for x in (plain, graph) for name in x if name != OURS))
         for peer in peers or [""]:
             share = graph[OURS].roofline if OURS in graph else None
-            yield _row((
+            yield row((
                 spec, str(shape[0]), peer, _time(plain.get(OURS)), _time(plain.get(peer)),
                 _time(graph.get(OURS)), _time(graph.get(peer)), _faster(graph.get(peer)),
                 "" if share is None else f"{share:.0%}",
@@ -84,12 +84,12 @@ def _means(found: Report) -> Iterator[str]:
                 kind.setdefault(case.what, []).append(entry.ours_faster)
     several = {who: each for who, each in faster.items() if max(map(len, each.values())) > 1}
     if several:
-        yield _row(("memory, mean over shapes", "peer", "shapes", "forward", "+ backward"))
-        yield _row(("---", "---", "---:", "---:", "---:"))
+        yield row(("memory, mean over shapes", "peer", "shapes", "forward", "+ backward"))
+        yield row(("---", "---", "---:", "---:", "---:"))
     for (spec, peer), kinds in several.items():
         means = [kinds.get(WORDS[what], []) for what in (FORWARD, BACKWARD)]
         shown = [f"{statistics.geometric_mean(each):.2f}x" if each else "" for each in means]
-        yield _row((spec, peer, str(max(map(len, means))), *shown))
+        yield row((spec, peer, str(max(map(len, means))), *shown))
 
 
 def _family(spec: str) -> str:
@@ -101,7 +101,8 @@ def _entries(case: Case | None) -> dict[str, Entry]:
     return {} if case is None else {entry.contender: entry for entry in case.entries}
 
 
-def _row(cells: Sequence[str]) -> str:
+def row(cells: Sequence[str]) -> str:
+    """A row of a table."""
     return f"| {' | '.join(cells)} |"
 
 
