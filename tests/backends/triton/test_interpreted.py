@@ -55,8 +55,8 @@ def test_layers_with_dims_that_are_no_powers_of_2() -> None:
 
 
 def test_recurrences_unlike_the_bundled_ones() -> None:
-    """A gate for every element, states of three dims, corrections along the values, complex numbers,
-    and values that decay beside corrections along the keys."""
+    """A gate for every element, states of three dims, corrections along the values, complex
+    numbers, and values that decay beside corrections along the keys."""
     names = ("by_element", "third_order", "value_side", "turning", "value_decay")
     assert not wrong(errors(*(f"layer {OWN / name}.arch 17 4" for name in names)))
 
