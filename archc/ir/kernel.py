@@ -58,8 +58,9 @@ class Kernel:
     products of the two parts of a number. `tokenwise`: it walks the tokens, not chunks of them.
     `optional` are buffers that a launch may leave out: a walk then starts from 0, and what is not
     stored is not made. `told`: which way it walks is for a launch to say. `renamed` are further
-    names of `split`, under which values of the same programs have it. `why` says for a reader how
-    it was cut.
+    names of `split`, under which values of the same programs have it. `summed` are stored values
+    that are sums over `split`: memory has what each block adds, along an axis of blocks that comes
+    first. `why` says for a reader how it was cut.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Kernel:
     optional: frozenset[str] = frozenset()
     told: bool = False
     renamed: frozenset[str] = frozenset()
+    summed: frozenset[str] = frozenset()
 
     def is_split(self, axis: str) -> bool:
         """Whether a program has a block of an axis of that name alone."""

@@ -1,7 +1,8 @@
 """A recurrence token by token -> one tile program, with its states in registers.
 
 A program has one place of the grid: a sequence (or a block of them, where they share weights), a
-head, and a block of a dim that no op crosses. It reads the states from rows of pools, walks the
+head, and a block of a dim that no op crosses, or that only results sum over: each block then stores
+what it adds to these. It reads the states from rows of pools, walks the
 tokens in one loop that carries them, stores the results of each token, and writes the states to
 rows of pools in the end. Where a state lacks the dim that programs share, one program may do all
 blocks of that dim in turn (`BLOCKS`): it then reads such a state before any program has written it.
@@ -130,6 +131,7 @@ class Steps(Values):
         self.slots: dict[str, Index] = {}
         self.spread: Spread | None = None
         self.first: Callable[[], list[Tile]] = list
+        self.block: Tile | None = None
         self.last: list[Tile] = []
         graph, count = kernel.graph, len(self.op.captures)
         self.starts = self.recurrence.operands[count:]
@@ -171,7 +173,8 @@ class Steps(Values):
         for name in (*_only(loads, self.before), *(n for n in loads if n not in known)):
             self._argument(name, names[name], loads[name])
         for name, node in stores.items():
-            self.tensors[name] = self._tensor(names[name], node, None)
+            summed = name in kernel.summed
+            self.tensors[name] = self._tensor(names[name], node, None, summed)
         for name in _only(loads, self.after):
             self._argument(name, names[name], loads[name])
         which = INDICES if self.pools else ()
@@ -188,12 +191,17 @@ class Steps(Values):
             (rows,) = self.k.sizes(f"{called}_rows", varying=True)
         self.tensors[name] = self._tensor(called, node, rows)
 
-    def _tensor(self, called: str, node: Node, rows: sympy.Expr | None) -> Buffer:
-        """A buffer: contiguous, but for the rows of a pool, which may lie apart."""
+    def _tensor(
+        self, called: str, node: Node, rows: sympy.Expr | None, summed: bool = False
+    ) -> Buffer:
+        """A buffer: contiguous, but for the rows of a pool, which may lie apart; of what is
+        `summed` over blocks, one of each."""
         sizes = {axis_name(axis.name): self.size(axis.size) for axis in node.type.axes}
         batch = axis_name(self.kernel.grid[0].name)
         if rows is not None:
             sizes = {axis: rows if axis == batch else size for axis, size in sizes.items()}
+        if summed:
+            sizes = {marked("block", {*sizes}, "_"): self._count_of_blocks(), **sizes}
         dtype, pool = DTYPES[node.type.dtype], rows not in (None, self.B)
         return self.k.memory(called, sizes, dtype, rows=batch if pool else "")
 
@@ -259,6 +267,12 @@ class Steps(Values):
         """A name of an axis of the grid that no head has."""
         return marked(name, {axis for axis, _ in self.k.grid}, "_")
 
+    def _count_of_blocks(self) -> sympy.Expr:
+        """The number of blocks of the dim that programs share."""
+        split = self.kernel.split
+        assert split is not None
+        return ceil_div(self.size(split.size), self.length(split))
+
     def _choose_rows(self) -> None:
         """The rows of the pools, before and after; where one is negative, none is touched."""
         k, own = self.k, self.indices[self.kernel.grid[0].name]
@@ -282,9 +296,9 @@ class Steps(Values):
         self._choose_rows()
         if split is None:
             return self._walk()
-        blocks = ceil_div(self.size(split.size), self.length(split))
+        blocks = self._count_of_blocks()
         if not self.whole_states:
-            part = k.program(self._free_axis("part"), blocks)
+            part = self.block = k.program(self._free_axis("part"), blocks)
             self.first, self.first_of_part = lambda: [part.equals(0)], (part * BLOCK).named("first")
             return self._walk()
         (each,) = k.fixed(BLOCKS)
@@ -294,7 +308,7 @@ class Steps(Values):
         )
         start, count = part * each, k.lift(blocks)
         with k.loop(0, k.apply("min", k.lift(each), count - start), index="n") as turn:
-            block = (start + turn.index).named("block")
+            block = self.block = (start + turn.index).named("block")
             self.first_of_part = (block * BLOCK).named("first")
             self.first = lambda: [part.equals(0), block.equals(0)]
             self.last = [part.equals(k.lift(programs) - 1), block.equals(count - 1)]
@@ -390,7 +404,11 @@ class Steps(Values):
         x, split = made[node.op.name], self.kernel.split
         lacking = [axis for axis in self.kernel.grid if axis.name not in place]
         only = [self.indices[axis.name].at.equals(0) for axis in lacking]
-        only += self.first() if split is not None and split.name not in place else []
+        if name in self.kernel.summed:
+            assert self.block is not None
+            place = {"": Index(self.block.to("i64")), **place}
+        elif split is not None and split.name not in place:
+            only += self.first()
         self._store(self.tensors[name], x, place, only, False)
 
     def _store_state(self, state: ir.State, x: Padded) -> None:

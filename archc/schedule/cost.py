@@ -172,7 +172,8 @@ def _times(work: Work, device: Device, dtype: str) -> dict[str, float]:
 def _traffic(program: Program, name: str, node: Node, each_chunk: bool) -> Traffic:
     """How much of a tensor is moved."""
     width, axes = program.setting.width(name), node.type.axes
-    once = program.whole(axes) * width
+    parts = program.sharing if name in program.kernel.summed else 1
+    once = program.whole(axes) * width * parts
     each = program.elements(axes) * width * program.often(each_chunk) * program.programs
     return Traffic(name, once, max(once, each))
 

@@ -22,6 +22,7 @@ REASONS: Mapping[str, str] = {
     "pairs": "every chunk at once, with pairs of rows that decay by sums that {} stored",
     "split": "each has {} of {}, which no op looks across",
     "few": "each has {} of {} where {} is {} at most, else {}: no op looks across it",
+    "parts": "each has {} of {}, and stores its part of {}: PyTorch adds them up",
     "rows": "each has {} of {}, so that weights are loaded once for all of them",
     "undivided": "each has all dims: ops look across every one",
     # buffers
@@ -106,7 +107,10 @@ def _split(kernel: Kernel) -> Decision:
     if kernel.second_split is not None:
         dims = f"`{kernel.split.name}`", f"`{kernel.second_split.name}`"
         return Decision("few", (str(FEW), *dims, str(NEAR), str(kernel.most)))
-    return Decision("split", (str(kernel.most), f"`{kernel.split.name}`"))
+    block = str(kernel.most), f"`{kernel.split.name}`"
+    if kernel.summed:
+        return Decision("parts", (*block, _listed(sorted(kernel.summed))))
+    return Decision("split", block)
 
 
 def of_buffer(kernels: Kernels, buffer: Buffer) -> tuple[Decision, Decision]:

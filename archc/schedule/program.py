@@ -285,11 +285,15 @@ class Program:
     @property
     def programs(self) -> int:
         """The number of programs."""
-        kernel, rows = self.kernel, self.kernel.rows
-        blocks = [axis for axis in (kernel.split, rows) if axis is not None]
-        own = [axis for axis in kernel.grid if rows is None or axis.name != rows.name]
-        several = math.prod(math.ceil(self.size(axis) / self.most) for axis in blocks)
-        return several * math.prod(map(self.size, own))
+        rows = self.kernel.rows
+        own = [axis for axis in self.kernel.grid if rows is None or axis.name != rows.name]
+        return self.sharing * math.prod(map(self.size, own))
+
+    @property
+    def sharing(self) -> int:
+        """The number of programs that share what the grid has one of."""
+        axes = [axis for axis in (self.kernel.split, self.kernel.rows) if axis is not None]
+        return math.prod(math.ceil(self.size(axis) / self.most) for axis in axes)
 
     def loads(self) -> Iterator[Step]:
         """The values that are read from memory."""

@@ -2,7 +2,8 @@
 
 It is for few tokens, as in generation, where a state is read once and written once; and for a
 recurrence that has no chunked form. A program has one sequence, one head, and all of the states or
-a block of a dim that no op crosses. Where a state meets weights that all sequences share, a program
+a block of a dim that no op crosses. Results may be sums over that dim, as gradients of vectors are:
+of these a program stores a part. Where a state meets weights that all sequences share, a program
 has several sequences (`rows`), so that the weights are loaded once for all of them.
 """
 
@@ -47,8 +48,9 @@ def tokenwise(graph: Graph, node: Node, wanted: Collection[str]) -> Graph:
     return made
 
 
-def steps(graph: Graph, name: str) -> Kernel:
-    """The kernel of a Recurrence by itself, as `tokenwise` makes it."""
+def steps(graph: Graph, name: str, parts: bool = False) -> Kernel:
+    """The kernel of a Recurrence by itself, as `tokenwise` makes it; `parts`: whether it may store
+    parts of sums."""
     (recurrence,) = (node for node in graph if isinstance(node.op, ir.Recurrence))
     op: ir.Recurrence = recurrence.op
     batch = next(a for node in graph for a in node.type.axes if a.kind == "batch")
@@ -59,13 +61,13 @@ def steps(graph: Graph, name: str) -> Kernel:
     loads |= {graph.outputs[end]: end for end in ends.values()}
     stores = {n: id for n, id in graph.outputs.items() if n not in ends.values()}
     shared = any(True for _ in _products_with_weights(op))
-    split = None if shared else _free(op)
+    split, summed = (None, frozenset[str]()) if shared else _free(op, parts)
     grid = (batch, *heads.values())
     rows = batch if shared else None
     most = ROWS if shared else 64
     return Kernel(
         name, graph, loads, stores, grid, split, recurrence.id, ends, (ALONG,), rows, most,
-        tokenwise=True,
+        tokenwise=True, summed=summed,
     )  # fmt: skip
 
 
@@ -86,12 +88,60 @@ def _products_with_weights(op: ir.Recurrence) -> Iterator[Node]:
                 yield node
 
 
-def _free(op: ir.Recurrence) -> Axis | None:
-    """A dim of the largest state that no op of the body crosses: the last such dim."""
-    crossed = {name for node in op.body for name in reduction_dims(op.body, node)}
-    state = max(op.states, key=lambda s: len(s.axes))
-    free = [a for a in state.axes if a.kind == "dim" and a.name not in {*crossed, *op.heads}]
-    return free[-1] if free else None
+def _free(op: ir.Recurrence, parts: bool) -> tuple[Axis | None, frozenset[str]]:
+    """A dim of the largest state that no op of the body crosses, the last such dim; with `parts`
+    else the one that fewest results are sums over, and these."""
+    state, found = max(op.states, key=lambda s: len(s.axes)), list[tuple[int, int]]()
+    sums = [_sums_over(op, axis.name) for axis in state.axes]
+    for place, axis in enumerate(state.axes):
+        own, summed = axis.kind == "dim" and axis.name not in op.heads, sums[place]
+        if own and summed is not None and (parts or not summed):
+            found.append((len(summed), -place))
+    if not found:
+        return None, frozenset()
+    place = -min(found)[1]
+    return state.axes[place], sums[place] or frozenset()
+
+
+def _sums_over(op: ir.Recurrence, dim: str) -> frozenset[str] | None:
+    """The results that are sums over a dim, or linear in such sums; None where something else
+    crosses the dim or follows from them."""
+    body, summed = op.body, set[int]()
+    for node in body:
+        given = sum(id in summed for id in node.operands)
+        crosses = dim in reduction_dims(body, node)
+        if not crosses and not given:
+            continue
+        linear = not given and _is_sum(node, body, dim) if crosses else _is_linear(node, given)
+        if not linear or dim in node.type.names:
+            return None
+        summed.add(node.id)
+    found = {name for name, id in body.outputs.items() if id in summed}
+    return None if found & {state.name for state in op.states} else frozenset(found)
+
+
+def _is_sum(node: Node, body: Graph, dim: str) -> bool:
+    """Whether a node that crosses a dim sums over it, by no other name."""
+    if isinstance(node.op, ir.Reduce):
+        return node.op.fn == "sum"
+    if not isinstance(node.op, ir.Contract):
+        return False
+    names: dict[object, set[str]] = {}
+    for labels, operand in zip(node.op.ins, node.operands, strict=True):
+        for label, axis in zip(labels, body[operand].type.axes, strict=True):
+            names.setdefault(label, set()).add(axis.name)
+    kept = dict(node.op.out)
+    return all(each == {dim} and n not in kept for n, each in names.items() if dim in each)
+
+
+def _is_linear(node: Node, given: int) -> bool:
+    """Whether a node adds sums up or multiplies one, of operands of which so many are sums."""
+    if isinstance(node.op, ir.Elementwise):
+        every = {"add": 2, "sub": 2, "neg": 1, "mul": 1}
+        return every.get(node.op.fn) == given
+    if isinstance(node.op, ir.Reduce):
+        return node.op.fn == "sum"
+    return isinstance(node.op, ir.Contract) and given == 1
 
 
 def is_checkpointed(op: ir.Recurrence) -> bool:

@@ -279,7 +279,7 @@ def _steps(
     """The kernel that walks the tokens, if there can be one; `narrow`: what is in the dtype of the
     data, where not all is."""
     own = SCHEDULE.tokenwise(graph, node, _results(graph, node))
-    kernel = SCHEDULE.steps(own, name)
+    kernel = SCHEDULE.steps(own, name, narrow is not None)
     if isinstance(stepping(kernel), Refusal):
         return ()
     buffers = tuple(Buffer(each, own[id].type) for each, id in own.outputs.items())

@@ -36,7 +36,7 @@ class Schedule:
     prepare: Callable[[Graph, Collection[str]], Graph]
     partition: Callable[[Graph, str, Axis, Collection[str], Mapping[int, str], bool], Kernels]
     tokenwise: Callable[[Graph, Node, Collection[str]], Graph]
-    steps: Callable[[Graph, str], Kernel]
+    steps: Callable[[Graph, str, bool], Kernel]
     with_gradient: Callable[[Graph], ChunkForm | None]
     fitting: Callable[[Sequence[Kernels]], tuple[Mapping[str, int], Mapping[tuple[int, ...], int]]]
     segments: Callable[[Kernel, Axis], Segments | str]

@@ -315,8 +315,7 @@ class StepFunction(Again):
         """New memory for results."""
         data = self._data()
         for name, text in writes.results.items():
-            type = self.launch.type_of(name)
-            room = self.launch.room(type, f"{data}.device", f"{data}.dtype")
+            room = self.launch.room(name, f"{data}.device", f"{data}.dtype")
             writer.line(f"{text} = {room}")
 
     def _on_the_grid(self, writer: Writer, spread: GridLaunch) -> None:

@@ -69,13 +69,15 @@ class WalkFunction(GraphFunction):
             spread.write_kernel()
         before, after = self._states(node)
         made = {name: body.names.fresh(name) for name in results}
-        for name, text in made.items():
-            room = launch.room(launch.type_of(name), body.device, self._dtype(name))
-            body.writer.line(f"{text} = {room}")
         launch.write_sizes(body.writer)
+        for name, text in made.items():
+            room = launch.room(name, body.device, self._dtype(name))
+            body.writer.line(f"{text} = {room}")
         texts = {name: str(value.text) for name, value in captures.items()}
         given = Given(texts, before, after, made, "data")
         self._launched(launch, spread, given, body.device)
+        for name, text in made.items():
+            launch.add_up(body.writer, name, text, self._dtype(name))
         for state in op.states:
             layout = tuple(axis.name for axis in state.axes)
             body.finals[node.id, state.name] = Value(Text(after[state.name]), layout, DATA)

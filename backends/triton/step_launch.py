@@ -71,7 +71,7 @@ def walk_of(
     """The program of one recurrence `node` of a graph, if it is one. `numbers`: captures that are
     given by value; `pools`: its states are in rows of pools."""
     own = schedule.tokenwise(graph, node, results)
-    kernel = schedule.steps(own, name)
+    kernel = schedule.steps(own, name, not pools)
     made = stepping(kernel, numbers, pools)
     return made if isinstance(made, Refusal) else Walk(own, kernel, made)
 
@@ -91,11 +91,22 @@ class StepLaunch:
         """The type of a result."""
         return self.graph[self.graph.outputs[result]].type
 
-    def room(self, type: Type, device: str, dtype: str) -> str:
-        """New memory for a result."""
-        shape = ", ".join(self.body.length(axis).text for axis in type.axes)
+    def room(self, result: str, device: str, dtype: str) -> str:
+        """New memory for a result; for what each block adds to it, where it is summed over them."""
+        type = self.type_of(result)
+        shape = [self.body.length(axis).text for axis in type.axes]
         dtype = TORCH.get(type.dtype, dtype)
-        return f"torch.empty({shape}, device={device}, dtype={dtype})"
+        if result in self.kernel.summed:
+            assert self.kernel.split is not None
+            shape.insert(0, f"-(-{self._size(self.kernel.split)} // part)")
+            dtype = "torch.float32"
+        return f"torch.empty({', '.join(shape)}, device={device}, dtype={dtype})"
+
+    def add_up(self, writer: Writer, result: str, text: str, dtype: str) -> None:
+        """The line that adds up what each block has stored of a result that is summed over them."""
+        if result in self.kernel.summed:
+            cast = "" if dtype == "torch.float32" else f".to({dtype})"
+            writer.line(f"{text} = {text}.sum(0){cast}")
 
     # --- how much a program holds ---
 

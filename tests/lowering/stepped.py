@@ -69,7 +69,7 @@ def kernels_in(layer: ir.Layer) -> list[tuple[Kernel, bool]]:
             assert each is not None
             for recurrence in (n for n in each if isinstance(n.op, ir.Recurrence)):
                 alone = tokenwise(each, recurrence, results(each, recurrence))
-                found.append((steps(alone, "walk"), True))
+                found.append((steps(alone, "walk", True), True))
     return found
 
 
@@ -157,6 +157,11 @@ class Launch:
         run(self.made.program, self.tensors, self.sizes(), numbers, exact=True)
         return self._found()
 
+    @property
+    def block(self) -> int:
+        """How long a block is of the dim that programs share."""
+        return int(self.numbers()["BLOCK"])
+
     def numbers(self) -> dict[str, int | str]:
         """The constants of the program."""
         made = self.made
@@ -215,6 +220,8 @@ class Launch:
         shape = [int(evaluate(axis.size, self.known)) for axis in type.axes]
         if state and self.pools:
             shape[0] = BATCH + 2
+        if name in self.kernel.summed:
+            shape.insert(0, -(-int(evaluate(self.kernel.split.size, self.known)) // self.block))
         if type.dtype == "real":
             return torch.full(shape, torch.nan, dtype=torch.float64)
         return torch.full(shape, -7).to(torch.bool if type.dtype == "bool" else torch.int64)
@@ -223,6 +230,8 @@ class Launch:
         found = {}
         for name in self.kernel.graph.outputs:
             found[name] = self.tensors[self.made.tensors[name].name]
+            if name in self.kernel.summed:
+                found[name] = found[name].sum(0)
             if name in self.kernel.ends.values():
                 found[name] = found[name][self.rows["index_after"].clamp(min=0)]
         return found

@@ -99,3 +99,39 @@ def test_sums_over_sequences_and_heads_are_made_after_the_walk() -> None:
         assert not {"batch", "H"} & axes - {*node.type.names}, node
     shapes = {name: form.backward[id].type.names for name, id in form.backward.outputs.items()}
     assert shapes["d.r"] == ("batch", "t") and shapes["d.gain"] == ("D",)
+
+
+MATRIX = """
+layer Matrix(H, K, V):
+    input q[H, K], k[H, K], v[H, V], a[H, K]
+    chunk: sequential
+    recurrence S[K, V] over H:
+        S[t] = {} + k @ v.T
+        o = S[t].T @ q
+    output o
+"""
+
+
+@pytest.mark.parametrize(
+    ("update", "split", "summed"),
+    [
+        ("tanh(a) * S[t-1]", "K", {"d.v"}),
+        ("tanh(sum[K](a * k)) * S[t-1]", "V", {"d.a", "d.k", "d.q"}),
+        ("diag(a) @ S[t-1] @ diag(tanh(S[t-1].T @ k))", "V", {"d.a", "d.k", "d.q"}),
+        ("a.T @ a / (1 + sum[K, V](S[t-1] ** 2)) * S[t-1]", None, set()),
+    ],
+)
+def test_gradients_are_parts_of_sums_over_what_programs_share(
+    update: str, split: str | None, summed: set[str]
+) -> None:
+    """The dim of the fewest sums; none where the gradient of a state follows from a sum over it,
+    and for few tokens, as in generation, where a sum would be a launch of its own."""
+    form = with_gradient(alone(lowered(archc.parse(MATRIX.format(update)).layer)))
+    assert form is not None and form.backward is not None
+    (walk,) = (node for node in form.backward if isinstance(node.op, ir.Recurrence))
+    results = [name for name in walk.op.body.outputs if "carried" not in name]
+    graph = tokenwise(form.backward, walk, results)
+    kernel = steps(graph, "walk", parts=True)
+    assert (kernel.split and kernel.split.name) == split
+    assert {name[:3] for name in kernel.summed} == summed
+    assert not steps(graph, "walk").summed
