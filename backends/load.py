@@ -48,5 +48,9 @@ def load(text: str, title: str) -> ModuleType:
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         sys.modules[name] = module
         loader.exec_module(module)
+        if hasattr(module, "use_tuned"):
+            from archc.backends.measured import take  # torch is there by now
+
+            take(module)
         _loaded[digest] = module
     return _loaded[digest]

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from archc.backends.measured import take
 from archc.backends.renamed import entering
 from archc.backends.writer import identifier
 from archc.bench.drawn import load_file
@@ -101,6 +102,7 @@ def contender(name: str, job: Job) -> Peer:
     if name in (OURS, EAGER, COMPILED):
         file = OURS if name == OURS else EAGER
         module = load_file(Path(job.folder) / f"{file}.py", f"archc_bench_{file}")
+        take(module)
         function = getattr(module, job.function)
         made = own(torch.compile(function) if name == COMPILED else function, module, job)
         return _packed(made, job) if job.packed else made

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from archc.backends.eager.emit import class_name
+from archc.backends.measured import take
 from archc.backends.renamed import entering
 from archc.bench.clock import Call, Clock, ceilings, paired
 from archc.bench.contenders import Unavailable, refusals, told
@@ -78,6 +79,7 @@ def drawn(job: Job, batch: int, tokens: int, dtype: torch.dtype) -> dict[str, Te
 def module_of(job: Job, file: str, dtype: torch.dtype) -> nn.Module:
     """The layer in one of the job's files, with the weights that the spec draws."""
     loaded = load_file(Path(job.folder) / f"{file}.py", f"archc_bench_{file}")
+    take(loaded)
     torch.manual_seed(0)
     return getattr(loaded, job.layer)(**job.sizes, device=job.device, dtype=dtype)
 

@@ -15,6 +15,7 @@ from importlib import metadata
 import click
 import torch
 
+from archc.backends.measured import told
 from archc.backends.triton.quirks import CAPABLE, QUIRKS, SUPPORTED, Quirk, Version
 from archc.commands.parameters import json_option
 
@@ -182,6 +183,8 @@ def report(found: Machine) -> Iterator[str]:
     why = list(obstacles(found))
     yield f"kernels do not run here: files {_instead(found)}" if why else "kernels run here"
     yield from (f"  {line}" for line in why)
+    if not why:
+        yield f"  launched with settings {told()}"
     for line in remarks(found):
         yield from _wrapped(f"note: {line}")
     yield ""

@@ -8,6 +8,7 @@ import torch
 
 from archc.runtime.optional import triton
 from archc.runtime.together import NotCompiled, code_that_fits, staged
+from archc.runtime.tuned import measured_options
 
 
 def launch_kernel(
@@ -21,6 +22,7 @@ def launch_kernel(
 
     Raises NotCompiled, where that is asked for, if there is none yet.
     """
+    options = measured_options(kernel, programs, fixed, options)
     flat = isinstance(kernel, triton.JITFunction) and torch.version.hip is None
     if not flat or torch.compiler.is_compiling():
         kernel[(programs,)](*given, *counts, **staged(fixed, options), **options)

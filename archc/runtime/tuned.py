@@ -31,12 +31,20 @@ def take_settings(path: str, named: dict) -> None:
         if made is None or kernel_digest(made) != entry["source"]:
             raise ValueError(f"{path} is of other kernels, see `{name}`: run archc tune again")
     for name, entry in data["kernels"].items():
-        named[name] = tuned_kernel(named[name], entry["settings"])
+        named[name].measured = entry["settings"]
 
 
 def kernel_digest(made: Any) -> str:
     """The digest of a kernel's text."""
     return hashlib.sha256(made.src.encode()).hexdigest()[:16]
+
+
+def measured_options(kernel: Any, programs: int, fixed: dict, options: dict) -> dict:
+    """The options of a launch, with those that were measured to be better."""
+    measured = getattr(kernel, "measured", None)
+    if not measured:
+        return options
+    return {**options, **measured.get(launch_class((programs,), fixed), {})}
 
 
 def launch_class(grid: tuple, named: dict) -> str:
@@ -45,19 +53,3 @@ def launch_class(grid: tuple, named: dict) -> str:
     blocks = [f"{n}={x}" for n, x in sorted(named.items()) if n == "CHUNK" or n.startswith("B_")]
     programs = grid[0].bit_length()
     return " ".join([*blocks, f"DOT={named.get('DOT')}", f"programs=2^{programs}"])
-
-
-def tuned_kernel(made: Any, settings: dict) -> Any:
-    """A kernel that is launched with settings by the class of the launch."""
-
-    class Launcher:
-        src = made.src
-
-        def __getitem__(self, grid):
-            def launch(*given, **named):
-                better = settings.get(launch_class(grid, named), {})
-                return made[grid](*given, **{**named, **better})
-
-            return launch
-
-    return Launcher()

@@ -16,6 +16,8 @@ from archc.tune.candidates import SHIPPED, Candidate, Launch, chosen, every
 
 Say = Callable[[str], None]
 
+WORKER = "archc.tune.settings_worker"
+
 
 class SearchFailed(RuntimeError):
     """A process of the search that ended without a result, or shipped settings that are wrong."""
@@ -43,15 +45,33 @@ def search(
 
     Raises SearchFailed where there is nothing to rely on.
     """
-    workers = Workers(Path(job.folder), "archc.tune.settings_worker")
-    path, found = job.write(), Found(job)
-    names = [SHIPPED, *(each.name for each in candidates or every())]
+    found = Found(job)
+    right = checked(found, say, seconds, candidates or every(), cores or os.cpu_count() or 1)
+    timed(found, right, say, seconds)
+    return found
+
+
+def checked(
+    found: Found, say: Say, seconds: float, candidates: Sequence[Candidate], cores: int
+) -> list[str]:
+    """The candidates whose numbers are right, compiled side by side; `found` has what is left out.
+    Raises SearchFailed if the shipped settings are not among them."""
+    job, workers = found.job, Workers(Path(found.job.folder), WORKER)
+    names = [SHIPPED, *(each.name for each in candidates)]
     say(f"{job.title}: {len(names) - 1} candidates compiled and held against the oracle")
     few = replace(job, shape=(1, *job.shape[1:])).write("few.json")  # the oracle takes room
-    right = _checked(workers, few, names, found, seconds, cores or os.cpu_count() or 1)
+    right = _checked(workers, few, names, found, seconds, cores)
     if SHIPPED in found.left_out or SHIPPED not in right:
         reason = found.left_out.get(SHIPPED, "not done in time")
         raise SearchFailed(f"{job.title}: the shipped settings: {reason}")
+    return right
+
+
+def timed(found: Found, right: Sequence[str], say: Say, seconds: float) -> None:
+    """Time those that are right, on a quiet machine, and choose. Raises SearchFailed as `search`
+    does."""
+    job, workers = found.job, Workers(Path(found.job.folder), WORKER)
+    path = job.write()
     say(f"{job.title}: {len(right) - 1} candidates are right, and timed")
     (row,) = _rows(workers, path, "time", right, seconds)
     found.sources, found.machine = row["sources"], row["machine"]
@@ -62,7 +82,6 @@ def search(
     if found.settings:
         say(f"{job.title}: {len(found.settings)} launches are faster otherwise; all together")
         _together(workers, path, found, seconds)
-    return found
 
 
 def _checked(

@@ -210,9 +210,7 @@ def _length(op: ir.Attend, values: Mapping[str, Value]) -> str:
     return ""
 
 
-def _numbers(
-    scope: Scope, node: Node, function: AttendFunction, scores: int | None
-) -> str:
+def _numbers(scope: Scope, node: Node, function: AttendFunction, scores: int | None) -> str:
     """How many numbers are made of one reader: of the largest value of pairs, and all sequences.
     With a kernel of scores, what these are made of is not in memory."""
     op, reader, read = node.op, node.op.reader.name, node.op.read.name

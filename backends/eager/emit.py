@@ -181,9 +181,7 @@ TOKENS = (
 """The comment of a file above its token regions."""
 
 
-ATTENDS = (
-    "On a GPU; elsewhere, and for gradients of few readers, all pairs at once in PyTorch:",
-)
+ATTENDS = ("On a GPU; elsewhere, and for gradients of few readers, all pairs at once in PyTorch:",)
 """The comment of a file above its attentions."""
 
 OPS = """Recurrences by chunks are ops of torch (`torch.ops`, in a namespace of this file), which

@@ -79,7 +79,7 @@ def test_shipped_settings_that_are_wrong_end_the_search(
 
 @pytest.mark.parametrize(
     ("asked", "tried"),
-    [([], [*SHAPES["cuda"]]), (["1,64,2,16", "2,32,2,16"], [(1, 64, 2, 16), (2, 32, 2, 16)])],
+    [([], [SHAPES["cuda"]]), (["1,64,2,16", "2,32,2,16"], [(1, 64, 2, 16), (2, 32, 2, 16)])],
 )
 def test_shapes_that_are_asked_for_or_those_of_the_benchmark(
     asked: list[str], tried: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch

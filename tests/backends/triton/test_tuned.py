@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,22 +13,25 @@ import torch
 
 pytest.importorskip("triton")
 import triton
+from archc.backends import measured
 from archc.backends.load import load
 
 import archc
 from archc.compile import text_of
 from archc.runtime import tuned
+from archc.runtime.launch import launch_kernel
 
-NAMED = {"B_K": 128, "CHUNK": 64, "DOT": "bf16", "H": 32, "num_warps": 4}
+FIXED = {"B_K": 128, "CHUNK": 64, "DOT": "bf16", "H": 32}
 KIND = "B_K=128 CHUNK=64 DOT=bf16 programs=2^10"
 
 
 class Kernel:
     """A kernel that notes how it was launched."""
 
-    src = "def walk(): ..."
+    measured: Any
 
     def __init__(self) -> None:
+        self.src, self.fn = "def walk(): ...", None
         self.launched: list[dict[str, Any]] = []
 
     def __getitem__(self, grid: tuple[int]) -> Any:
@@ -55,15 +60,21 @@ def settings(path: Path, **changed: Any) -> str:
 def test_launches_of_a_class_get_its_settings(walk: Kernel, tmp_path: Path) -> None:
     named: dict[str, Any] = {"walk": walk}
     tuned.take_settings(settings(tmp_path / "tuned.json"), named)
-    launcher = named["walk"]
-    launcher[(1000,)](**NAMED)
-    launcher[(513,)](**NAMED)
-    launcher[(5000,)](**NAMED)
-    launcher[(1000,)](**{**NAMED, "B_K": 64})
-    launcher[(1000,)](**{**NAMED, "H": 2})
-    better = {**NAMED, "num_warps": 8, "num_stages": 2}
-    as_shipped = [NAMED, {**NAMED, "B_K": 64}]
-    assert walk.launched == [better, better, *as_shipped, {**better, "H": 2}]
+    shipped = {"num_warps": 4}
+    for programs, more in (
+        (1000, {}),
+        (513, {}),
+        (5000, {}),
+        (1000, {"B_K": 64}),
+        (1000, {"H": 2}),
+    ):
+        launch_kernel(walk, programs, [], [], {**FIXED, **more}, shipped)
+    assert shipped == {"num_warps": 4}
+    better, before = {"num_warps": 8, "num_stages": 2}, {"num_warps": 4}
+    assert walk.launched == [
+        FIXED | better, FIXED | better, FIXED | before, FIXED | {"B_K": 64} | before,
+        FIXED | {"H": 2} | better,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -81,7 +92,7 @@ def test_settings_that_do_not_hold_are_refused(
     named = {"walk": walk}
     with pytest.raises(ValueError, match=told):
         tuned.take_settings(path, named)
-    assert named == {"walk": walk}
+    assert named == {"walk": walk} and not hasattr(walk, "measured")
 
 
 def test_a_generated_file_reads_settings_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,3 +109,54 @@ def test_a_generated_file_reads_settings_only_when_told(monkeypatch: pytest.Monk
 
 def test_without_kernels_there_is_nothing_to_tune() -> None:
     assert "ARCHC_TUNED" not in text_of(archc.load("attention").layer, "triton")
+
+
+@pytest.fixture
+def packaged(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The table of a device in the package."""
+    entry = {
+        "kernel": "walk", "source": tuned.kernel_digest(Kernel()),
+        "settings": {KIND: {"num_warps": 8, "num_stages": 2}},
+    }  # fmt: skip
+    data = {"device": "a GPU", "triton": triton.__version__, "kernels": [entry]}
+    monkeypatch.setattr(measured, "tables", lambda: {"a_GPU.json": data})
+    measured.table.cache_clear()
+    yield data
+    measured.table.cache_clear()
+
+
+def test_the_packages_table_is_taken_by_the_text_of_a_kernel(
+    walk: Kernel, packaged: dict[str, Any]
+) -> None:
+    assert measured.name_of("NVIDIA H100 80GB HBM3") == "NVIDIA_H100_80GB_HBM3.json"
+    other, told = Kernel(), Kernel()
+    other.src = "def walk(): another"
+    told.measured = {"as it was told": {}}
+    module = ModuleType("generated")
+    vars(module).update(walk=walk, other=other, told=told)
+    measured.take(module)
+    assert walk.measured == packaged["kernels"][0]["settings"]
+    assert other.measured == {} and told.measured == {"as it was told": {}}
+    assert measured.told() == "measured on this device for 1 kernels, else by the cost model"
+
+
+@pytest.mark.parametrize(("field", "value"), [("triton", "1.0"), ("device", "another GPU")])
+def test_a_device_without_a_table_says_so(
+    field: str, value: str, walk: Kernel, packaged: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packaged[field] = value
+    if field == "device":
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a third")
+    module = ModuleType("generated")
+    vars(module).update(walk=walk)
+    measured.take(module)
+    assert not hasattr(walk, "measured")
+    assert measured.told().startswith("by the cost model; measured ones are there for ")
+
+
+def test_tables_in_the_package_are_of_their_device() -> None:
+    for name, data in measured.tables().items():
+        assert name == measured.name_of(data["device"]) and data["kernels"] and data["triton"]
+        for each in data["kernels"]:
+            for settings in each["settings"].values():
+                assert {*settings} == {"num_warps", "num_stages"}
