@@ -152,7 +152,7 @@ def cudnn_lstm(inputs: Inputs, final: bool) -> Made:
     """torch's LSTM. It multiplies its inputs by weights of its own: here those of identity, one
     product more than the recurrence needs."""
     entering = torch.cat([inputs[f"a_{gate}"] for gate in "ifgo"], -1)
-    recurrent = torch.cat([inputs[f"R_{gate}"] for gate in "ifgo"])
+    recurrent = torch.cat([inputs[f"R_{gate}"] for gate in "ifgo"]).to(entering.dtype)
     eye = torch.eye(entering.shape[-1], device=entering.device, dtype=entering.dtype)
     zero = entering.new_zeros(1, entering.shape[0], recurrent.shape[-1])
     h, *states = torch.lstm(
@@ -234,7 +234,10 @@ def torch_lstm(sizes: Mapping[str, Any]) -> nn.Module:
 def fla_rwkv7(sizes: Mapping[str, Any]) -> nn.Module:
     """fla's first layer of a model, which hands its values on to the others."""
     made = function("fla.layers:RWKV7Attention")
-    return made(hidden_size=sizes["d"], head_dim=sizes["d"] // sizes["H"], layer_idx=0)
+    return made(
+        hidden_size=sizes["d"], head_dim=sizes["d"] // sizes["H"], layer_idx=0,
+        num_hidden_layers=24,
+    )  # fmt: skip
 
 
 LAYERS: dict[str, dict[str, Callable[[Mapping[str, Any]], nn.Module]]] = {

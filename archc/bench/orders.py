@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 import archc.backends
 import archc.specs
 from archc.bench.job import Job
-from archc.bench.subject import Request, subject
+from archc.bench.subject import PARTS, Request, subject
 from archc.bench.whole import whole
 from archc.bench.workers import Workers
 from archc.specfile import SUFFIX, bundled, read, split
@@ -44,11 +44,18 @@ class Order:
 
     def place(self, folder: Path) -> Path:
         """The folder of its job: another one for another compiler, spec, shape or request."""
-        where, _ = split(self.spec)
         asked = {name: each for name, each in asdict(self.asked).items() if name not in OPEN}
+        return self._folder(folder, self.shape, self.whole, asked)
+
+    def texts(self, folder: Path) -> Path:
+        """The folder of what does not depend on its shape, which other orders share."""
+        return self._folder(folder / "texts", self.asked.given, self.asked.fused)
+
+    def _folder(self, folder: Path, *more: object) -> Path:
+        where, _ = split(self.spec)
         texts = [] if where == STDIN else [read(where).text, *_beside(where)]
-        parts = [compiler(), *texts, self.spec, self.shape, self.whole]
-        digest = hashlib.sha256(json.dumps([*parts, asked], sort_keys=True).encode()).hexdigest()
+        parts = json.dumps([compiler(), *texts, self.spec, *more], sort_keys=True)
+        digest = hashlib.sha256(parts.encode()).hexdigest()
         return folder / f"{Path(where).stem}_{digest[:16]}"
 
     def job(self, folder: Path) -> Job:
@@ -60,7 +67,11 @@ class Order:
                 made, folder=str(place), seconds=asked.seconds, against=asked.against,
                 peers=asked.peers,
             )  # fmt: skip
-        made = (whole if self.whole else subject)(self.spec, self.shape, self.asked, place)
+        if self.whole:
+            made = whole(self.spec, self.shape, self.asked, place)
+        else:
+            texts = None if self.spec == STDIN else self.texts(folder)
+            made = subject(self.spec, self.shape, self.asked, place, texts)
         made.write("making.json").rename(place / "made.json")
         return made
 
@@ -101,15 +112,16 @@ def compiler() -> str:
 
 
 def make(orders: Iterable[Order], folder: Path, say: Callable[[str], None], cores: int) -> None:
-    """Make the jobs that were not made yet, side by side. One that fails is left: `Order.job` tells
-    why."""
-    left = (each for each in orders if each.spec != STDIN and not each.made(folder))
-    missing = {order.place(folder): order for order in left}
+    """Make jobs that were not made yet, side by side, one of those that share their texts; the
+    others take little. One that fails is left: `Order.job` tells why."""
+    left = [each for each in orders if each.spec != STDIN and not each.made(folder)]
+    first = {each.place(folder) if each.whole else each.texts(folder): each for each in left}
+    missing = [each for place, each in first.items() if not (place / PARTS).exists()]
     if len(missing) < 2 or cores < 2:
         return
     say(f"compiling {len(missing)} specs")
-    paths: Sequence[Path] = [place.with_suffix(".order.json") for place in missing]
-    for path, order in zip(paths, missing.values(), strict=True):
+    paths = [order.place(folder).with_suffix(".order.json") for order in missing]
+    for path, order in zip(paths, missing, strict=True):
         order.write(path)
     workers = Workers(folder, "archc.bench.orders", folder / "cache")
     workers.side_by_side([("make", path, folder) for path in paths], cores, MAKING)

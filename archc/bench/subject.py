@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ from archc.specfile import read, split
 LIMIT = 1e-9
 """How far the layer whose memory is cut out may be from the spec."""
 
+PARTS = "parts.pkl"
+"""The file of a spec's parts, written last."""
+
 WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a number."""
 
@@ -47,37 +51,69 @@ class Request:
     packed: int = 0
 
 
-def subject(spec: str, shape: tuple[int, int, int, int], asked: Request, folder: Path) -> Job:
-    """Write what a process needs to measure a spec at a shape into `folder`, and the job.
+@dataclass(frozen=True)
+class Parts:
+    """A layer with chunks, its memory alone, and what comes before that."""
+
+    title: str
+    layer: ir.Layer
+    memory: ir.Layer
+    before: ir.Layer
+
+    @property
+    def function(self) -> str:
+        """The name of the function of the memory."""
+        return f"{snake(self.layer.name)}_memory_alone"
+
+
+def subject(
+    spec: str, shape: tuple[int, int, int, int], asked: Request, folder: Path,
+    texts: Path | None = None,
+) -> Job:  # fmt: skip
+    """Write what a process needs to measure a spec at a shape into `folder`, and the job. `texts`
+    is a folder of files that jobs of a spec at other shapes share: made once, and copied.
 
     Raises ArchError for a spec or sizes that are wrong, NoMemory (a ValueError) for a layer without
     a memory of its own, ValueError for one whose inputs are no real numbers, InternalError where
     the memory that the oracle is given is not that of the spec as written.
     """
+    texts = texts or folder
+    if not (texts / PARTS).exists():
+        _write_texts(spec, asked, texts)
+    if texts != folder:
+        shutil.copytree(texts, folder, dirs_exist_ok=True)
+    parts: Parts = pickle.loads((folder / PARTS).read_bytes())
+    memory, before = parts.memory, parts.before
+    sizes = sizes_at(parts.layer, shape, asked.given)
+    states = tuple(field.name for field in memory_of(memory).fields if field.kind == "state")
+    return Job(
+        spec, parts.title, class_name(before), parts.function, str(folder), shape, sizes,
+        tuple(inputs_of(before, sizes)), _enters(memory, asked.fused), tuple(memory.graph.outputs),
+        states, asked.what, asked.batches, asked.against, asked.peers, asked.device, asked.dtype,
+        asked.seconds, _work(memory, sizes, shape, asked), label_of(parts.title, asked),
+        asked.packed,
+    )  # fmt: skip
+
+
+def _write_texts(spec: str, asked: Request, folder: Path) -> None:
+    """The files of a spec, whichever its shape."""
     title, written = title_and_layer(spec, asked)
     layer = with_chunks(written)
     off = rewritten(written, layer, emit)
     if not off <= LIMIT:
         raise InternalError(f"`{layer.name}`, the graph after algebra: an error of {off:.1e}")
     memory = (cut.fused_op if asked.fused else cut.op)(layer)
-    before = cut.entering(layer, asked.fused)
-    function = f"{snake(layer.name)}_memory_alone"
+    parts = Parts(title, layer, memory, cut.entering(layer, asked.fused))
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in (
-        ("ours", function_of(memory, function, "triton")),
-        ("eager", function_of(memory, function)),
-        ("before", text_of(before)),
+        ("ours", function_of(memory, parts.function, "triton")),
+        ("eager", function_of(memory, parts.function)),
+        ("before", text_of(parts.before)),
     ):
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
     (folder / "oracle.pkl").write_bytes(pickle.dumps(memory))
-    sizes = sizes_at(layer, shape, asked.given)
-    states = tuple(field.name for field in memory_of(memory).fields if field.kind == "state")
-    return Job(
-        spec, title, class_name(before), function, str(folder), shape, sizes,
-        tuple(inputs_of(before, sizes)), _enters(memory, asked.fused), tuple(memory.graph.outputs),
-        states, asked.what, asked.batches, asked.against, asked.peers, asked.device, asked.dtype,
-        asked.seconds, _work(memory, sizes, shape, asked), label_of(title, asked), asked.packed,
-    )  # fmt: skip
+    (folder / "parts.part").write_bytes(pickle.dumps(parts))
+    (folder / "parts.part").rename(folder / PARTS)
 
 
 def label_of(title: str, asked: Request) -> str:
