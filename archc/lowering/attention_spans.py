@@ -43,6 +43,12 @@ class SpanSweep(Sweep):
         _, tokens, *_ = source.type.axes
         return {"rows": self._axis_name(source, tokens)} if tokens.kind == "stream" else {}
 
+    def beside_tokens(self, name: str, dim: Axis, dtype: str) -> Buffer:
+        """Memory of a vector for each reader and head, as part of more heads."""
+        own = {f"d_{clean(dim.name)}": self.N[dim.name]}
+        axes = {"b": self.B, "t": self.TOKENS, **self.axes_of_heads(), **own}
+        return self.k.memory(name, axes, dtype, rows="t")
+
     def stand_among_heads(self) -> None:
         """The grid of sequences, spans and heads, and the places of vectors."""
         super().stand_among_heads()
@@ -79,7 +85,7 @@ def _forward(w: SpanSweep, goes_on: bool) -> Program:
     """A block of readers, which have read other tokens before if it `goes_on`."""
     k, values = w.k, w.fold.source(w.fold.values or "")
     assert values.dim is not None
-    o = w.made("o", READER, values.dim)
+    o = w.beside_tokens("o", values.dim, "f32")
     lse = w.made("lse", READER, None)
     w.stand()
     rows, vector = [w.in_mine], [w.in_mine, w.inside[values.dim.name]]
@@ -102,9 +108,7 @@ class SpanGradient(SpanSweep, Gradient):
     def made_of(self, name: str, values: Source | None) -> Buffer:
         """Memory of what arrives, or of the forward's sums."""
         assert values is not None and values.dim is not None
-        own = {f"d_{clean(values.dim.name)}": self.N[values.dim.name]}
-        axes = {"b": self.B, "t": self.TOKENS, **self.axes_of_heads(), **own}
-        return self.k.memory(name, axes, self.IO, rows="t")
+        return self.beside_tokens(name, values.dim, self.IO)
 
     def _result(self, source: Source) -> Buffer:
         role, name = READ if source.role == READ else READER, cotangent(source.name)

@@ -73,15 +73,16 @@ class Share(NamedTuple):
 
 MANY = 1 << 17
 """Tokens of heads, of all together, that keep a GPU busy: half of them read at once at the top of
-the tree, in blocks of 64 or 128."""
+the tree, in blocks of 64 or 128. Without gradients, which take most of the memory, twice as many
+are done at a time."""
 
 
-def shares_of(given: Given) -> list[Share]:
-    """The sequences and heads, so many at a time as keep a GPU busy. Heads are apart where there is
-    one axis of them and all that enters has it."""
+def shares_of(given: Given, many: int) -> list[Share]:
+    """The sequences and heads, at a time so many as have about `many` tokens. Heads are apart where
+    there is one axis of them and all that enters has it."""
     first = given.sources[given.ends[0]]
     (B, T), heads = first.shape[:2], first.shape[2:-1]
-    most = max(1, MANY // max(T, 1))
+    most = max(1, many // max(T, 1))
     every = 1
     for n in heads:
         every *= n
@@ -133,6 +134,16 @@ def sizes_of(tokens: int, shortest: int) -> list[int]:
         found.append(size)
         size *= 2
     return found
+
+
+def shortest(ranks: int) -> int:
+    """The tokens of the smallest spans, where each has so many outer products."""
+    return SHORTEST // ranks_of(ranks)
+
+
+def whole_spans(tokens: int, ranks: int) -> int:
+    """The tokens of so many of the smallest spans as hold these."""
+    return -(-tokens // shortest(ranks)) * shortest(ranks)
 
 
 def by_rows(x: Tensor) -> Tensor:
@@ -188,8 +199,8 @@ class Tree:
         self.given, self.moves = given, moves
         first = given.sources[given.ends[0]]
         self.shape, self.heads = first.shape, first.shape[2:-1]
-        self.short = SHORTEST // ranks_of(len(given.ranks))
-        self.tokens = -(-first.shape[1] // self.short) * self.short
+        self.short = shortest(len(given.ranks))
+        self.tokens = whole_spans(first.shape[1], len(given.ranks))
         signs = zip(given.ranks, given.signs, strict=True)
         u = of_ranks([by_rows(u if sign < 0 else -u) for (u, _), sign in signs])
         w = of_ranks([by_rows(w) for _, w in given.ranks])
@@ -237,23 +248,19 @@ def between_forward(
     first, last = given.sources[given.ends[0]], given.sources[given.values].shape[-1]
     (B, T), heads = first.shape[:2], first.shape[2:-1]
     wide = torch.promote_types(first.dtype, torch.float32)
-    o, lse = first.new_empty((B, T, *heads, last)), first.new_empty((B, *heads, T), dtype=wide)
-    for share in shares_of(given):
+    tokens = whole_spans(T, len(given.ranks))
+    o = first.new_empty((B, tokens, *heads, last), dtype=wide)
+    lse = first.new_empty((B, *heads, tokens), dtype=wide)
+    for share in shares_of(given, 2 * MANY):
         tree = Tree(Moves(*moves), share.given(given))
-        own_o, own_lse = values_of(tree, inside, across, last, wide)
-        share.of(o).copy_(own_o[:, :T])
-        share.of(lse, 1).copy_(own_lse.masked_fill_(own_lse == -torch.inf, 0.0)[..., :T])
-    return o, lse
+        add_values(tree, inside, across, share.of(o), share.of(lse, 1))
+    lse.masked_fill_(lse == -torch.inf, 0.0)
+    return o[:, :T].to(first.dtype).contiguous(), lse[..., :T].contiguous()
 
 
-def values_of(
-    tree: Tree, inside: Callable, across: Callable, last: int, wide: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """o and the log of the sum of weights of all tokens of whole spans, -inf where nothing is
+def add_values(tree: Tree, inside: Callable, across: Callable, o: Tensor, lse: Tensor) -> None:
+    """Find o and the log of the sum of weights of all tokens of whole spans, -inf where nothing is
     read."""
-    B = tree.shape[0]
-    o = tree.q.new_empty((B, tree.tokens, *tree.heads, last), dtype=wide)
-    lse = tree.q.new_empty((B, *tree.heads, tree.tokens), dtype=wide)
     numbers = tree.given.numbers
     inside(*tree.first_sources(), o, lse, alone(tree.tokens, tree.short), *numbers)
     del tree.left, tree.right
@@ -262,7 +269,6 @@ def values_of(
             across(*tree.sources(tree.q, tree.k), o, lse, part, *numbers)
         if 2 * size < tree.tokens:
             tree.climb(size)
-    return o, lse
 
 
 class Level(NamedTuple):
@@ -361,7 +367,7 @@ def between_backward(
     change; `of_moves` their gradients, of borders and of a level; `inside` and `across` kernels of
     readers and of tokens read."""
     room = room_of(given, learned, lse.dtype)
-    for share in shares_of(given):
+    for share in shares_of(given, MANY):
         tree = Tree(Moves(*moves), share.given(given))
         levels, slopes = levels_of(tree), Slopes(tree, learned, lse.dtype)
         arriving = in_rows(*(padded(share.of(x), tree.tokens) for x in (d_o, o)))
