@@ -14,7 +14,7 @@ a state for each slot, and read one sequence after the other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from archc import slots as own_slots
+from archc.prefill import Prefill, groups
 from archc.runtime.kept_states import kept_by
-from archc.runtime.packed import row_of_state
 from archc.runtime.paged import PAGE
 from archc.sampling import (
     Choice,
@@ -32,7 +32,6 @@ from archc.sampling import (
     reading,
     share,
     text_model,
-    to_continue,
 )
 from archc.side_by_side import SideBySide
 
@@ -131,6 +130,7 @@ class Pool:
         if pages is not None and (steady or self.alone is not None):
             why = self.alone or f"{self.kind.name} keeps nothing of every token"
             raise ValueError(f"there is nothing to be in `pages`: {why}")
+        self.prefill = Prefill(model, self.kind, None if self.alone is None else capacity)
         with reading(model):
             self.lanes: Lanes = (
                 Together(model, self.kind, slots, self.most, steady, pages or 0)
@@ -185,7 +185,8 @@ class Pool:
     ) -> list[int]:
         """Read prompts [T] of any lengths, and the numbers of their sequences: what `add` makes of
         one after the other, but packed, so that the model reads as many at once as have `chunk`
-        tokens in all, or all of them. A longer prompt is read by itself, in pieces.
+        tokens in all, or all of them. Longer prompts are read side by side, in pieces that have
+        `chunk` tokens in all.
 
         Raises ValueError as `add` does, before any prompt is read.
         """
@@ -216,17 +217,24 @@ class Pool:
             if len(prompts) > 1:
                 what = f"{len(prompts)} prompts of {sum(lengths.values())} tokens"
             raise ValueError(f"the pool has no room for {what}: {lacking}")
-        numbers = []
-        for group in _groups(prompts, chunk):
-            for prompt, state, logits in self._read(group, chunk):
-                slot = self.free[-1]
+        slots, ready = [*lengths], list[int]()
+        try:
+            for group in groups(list(map(len, prompts)), chunk):
+                read = self.prefill.read([prompts[place] for place in group], chunk)
+                for place, (state, logits) in zip(group, read, strict=True):
+                    ready.append(slots[place])
+                    with torch.no_grad():
+                        self.lanes.put(slots[place], state, logits)
+        finally:
+            if len(ready) < len(slots):  # not all could be read: none is in the pool
                 with torch.no_grad():
-                    self.lanes.put(slot, state, logits)
-                number, self._next = self._next, self._next + 1
-                room = left[len(numbers)]
-                self._live[number] = Continued(slot, prompt.tolist(), choice, room, eos, chunk)
-                numbers.append(number)
-                self.free.pop()
+                    for slot in ready:
+                        self.lanes.clear(slot)
+        numbers = list(range(self._next, self._next + len(prompts)))
+        self._next += len(prompts)
+        del self.free[len(self.free) - len(prompts) :]
+        for number, slot, prompt, room in zip(numbers, slots, prompts, left, strict=True):
+            self._live[number] = Continued(slot, prompt.tolist(), choice, room, eos, chunk)
         return numbers
 
     def _check_prompt(self, prompt: Tensor) -> None:
@@ -243,36 +251,6 @@ class Pool:
         if not self.free:
             raise ValueError(f"the pool is full: all of its {slots} slots hold a sequence")
         raise ValueError(f"{wanted} prompts need a slot each: {held} of {slots} hold a sequence")
-
-    def _read(
-        self, prompts: Sequence[Tensor], chunk: int | None
-    ) -> Iterator[tuple[Tensor, Any, Tensor]]:
-        """Each prompt of a group with its state after it, and the logits [1, vocab] behind it."""
-        if len(prompts) == 1:
-            (prompt,) = prompts
-            text = to_continue(self.model, prompt[None], 0, state=self._first_state(), chunk=chunk)
-            with reading(self.model):
-                logits = text.next_logits()
-            yield prompt, text.state, logits
-            return
-        lengths = torch.tensor([0, *map(len, prompts)], device=prompts[0].device)
-        borders = lengths.cumsum(0)
-        with reading(self.model):
-            made, states = self.model(
-                torch.cat([*prompts])[None], cu_seqlens=borders, return_state=True
-            )
-            logits = self.kind.logits(made)[0, borders[1:] - 1]
-        for row, prompt in enumerate(prompts):
-            yield prompt, self._reserved(row_of_state(states, row)), logits[row : row + 1]
-
-    def _first_state(self) -> Any:
-        """The state that a prompt is read from."""
-        return self._reserved(self.model.initial_state(1))  # type: ignore[operator]
-
-    def _reserved(self, state: Any) -> Any:
-        """A state with as much room as a sequence may need, where it is kept as it is."""
-        grows = self.alone is None or self.capacity is None
-        return state if grows else state.reserve(self.capacity)
 
     def step(self) -> dict[int, int]:
         """One token more of every live sequence that does not wait for pages, by its number. A
@@ -391,7 +369,7 @@ class Pool:
             longer = {own.slot: len(own) + PAGE for _, own in self._going()}
             if self.lanes.lacking({**longer, each.slot: len(each) + 1}):
                 return
-            for _, state, logits in self._read([self._text(each)], each.chunk):
+            for state, logits in self.prefill.read([self._text(each)], each.chunk):
                 self.lanes.put(each.slot, state, logits)
             each.waits = False
 
@@ -402,19 +380,6 @@ class Pool:
                 how = "pool.remove(...) lets the others go on"
                 what = f"logits of sequence {number} are NaN"
                 raise ValueError(f"{self.kind.name}: {what}: {how}")
-
-
-def _groups(prompts: Sequence[Tensor], chunk: int | None) -> Iterator[list[Tensor]]:
-    """Prompts that are read at once, in order: as many as have `chunk` tokens, or one."""
-    group, tokens = list[Tensor](), 0
-    for prompt in prompts:
-        if group and chunk is not None and tokens + len(prompt) > chunk:
-            yield group
-            group, tokens = [], 0
-        group.append(prompt)
-        tokens += len(prompt)
-    if group:
-        yield group
 
 
 NO_TOKEN = -1

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import archc
+from archc import prefill
 from archc.serving import Pool, Together
 
 SIZES = {
@@ -290,19 +291,23 @@ def test_pages_are_refused_where_there_is_nothing_to_be_in_them() -> None:
 
 @pytest.mark.parametrize("chunk", [None, 8])
 @pytest.mark.parametrize("spec", SIZES)
-def test_prompts_that_are_read_together_are_as_if_alone(spec: str, chunk: int | None) -> None:
-    """Packed, as many as have `chunk` tokens; one is longer, and read by itself, in pieces."""
+def test_prompts_that_are_read_together_are_as_if_alone(
+    spec: str, chunk: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed, as many as have `chunk` tokens; longer ones side by side, a piece of each at once."""
+    monkeypatch.setattr(prefill, "SHORTEST", 4)
     layer = model(spec)
-    lengths = [3, 1, 9, 4, 4, 2]
+    lengths = [3, 11, 1, 9, 4, 4, 2, 13]
     prompts = [prompt(length, seed) for seed, length in enumerate(lengths)]
-    calls = list[int]()
-    handle = layer.register_forward_pre_hook(lambda _, given: calls.append(given[0].shape[1]))
-    pool = Pool(layer, slots=7, pages=None if spec == "xlstm" else 8)
+    calls = list[tuple[int, ...]]()
+    handle = layer.register_forward_pre_hook(lambda _, given: calls.append(tuple(given[0].shape)))
+    pool = Pool(layer, slots=9, pages=None if spec == "xlstm" else 8)
     calls.clear()
     numbers = pool.add_all(prompts, 4, temperature=0, chunk=chunk)
     handle.remove()
-    assert calls == ([23] if chunk is None else [4, 8, 1, 8, 2])
-    with pytest.raises(ValueError, match="2 prompts need a slot each: 6 of 7 hold a sequence"):
+    pieces = [(2, 4), (2, 4), (2, 1), (1, 2), (1, 8), (1, 5)]
+    assert calls == ([(1, 47)] if chunk is None else [(1, 8), (1, 6), *pieces])
+    with pytest.raises(ValueError, match="2 prompts need a slot each: 8 of 9 hold a sequence"):
         pool.add_all(prompts[:2])
     with pytest.raises(ValueError, match=r"`prompt` must be \[T\] with T >= 1, got \[0\]"):
         pool.add_all([prompts[0][:0]])

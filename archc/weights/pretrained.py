@@ -128,10 +128,11 @@ def save(module: nn.Module, folder: Path, shard_bytes: int) -> None:
     except Misfit as misfit:
         raise _unfit(folder, misfit) from None
     settled = {arg.name: arg.default for arg in origin.layer.args if arg.symbol is None}
-    sizes = {**settled, **dict(origin.recipe.given), **origin.sizes}
+    given = dict(origin.recipe.given)
+    sizes = {**settled, **given, **origin.sizes}
     dtype = str(next(iter(values.values())).dtype).removeprefix("torch.")
     config = {"model_type": table.model_type, "architectures": [table.architecture],
-              "dtype": dtype, **_nested(_config(table, sizes))}  # fmt: skip
+              "dtype": dtype, **_nested(_config(table, sizes, given))}  # fmt: skip
     files.save(folder, tensors, config, shard_bytes)
 
 
@@ -145,10 +146,14 @@ def _expect(table: Table, config: Mapping[str, Any]) -> None:
         if found is not None and found != value:
             wrong.append(f"its `{key}` is {found!r}; the spec can only {value!r}")
     for kinds in table.kinds:
-        word = _word(kinds, config)
-        if word not in kinds.sizes:
-            can = ", ".join(map(repr, kinds.sizes))
-            wrong.append(f"its `{kinds.paths[0]}` is {word!r}; the spec can only {can}")
+        words, first = _words(kinds, config), kinds.paths[0]
+        can = ", ".join(map(repr, kinds.sizes))
+        if len(words) > 1:
+            wrong.append(f"its `{first}` is {words[0]!r}, and at another place {words[1]!r}")
+        elif words[0] in BY_LENGTH:
+            wrong.append(f"its `{first}` is {words[0]!r}: {WHY}; the spec can {can}")
+        elif words[0] not in kinds.sizes:
+            wrong.append(f"its `{first}` is {words[0]!r}; the spec can only {can}")
     for key in table.absent:
         if found := at(config, key):
             wrong.append(f"its `{key}` is {found!r}; the spec has nothing such")
@@ -177,34 +182,47 @@ def at(config: Mapping[str, Any], path: str) -> Any:
     return found
 
 
-def _word(kinds: Kinds, config: Mapping[str, Any]) -> str:
-    """The word that config.json has; the first one where it has none."""
+BY_LENGTH = ("dynamic", "longrope", "su")
+WHY = (
+    "angles change with the length of the whole text, so that what a token has given, and is kept "
+    "of it, would not stay what it was when others come"
+)
+
+
+def _words(kinds: Kinds, config: Mapping[str, Any]) -> list[str]:
+    """The words that config.json has at its paths, each once; the table's first where none is."""
     found = (x for path in kinds.paths if (x := at(config, path)) is not None)
-    return next(found, next(iter(kinds.sizes)))
+    return list(dict.fromkeys(found)) or [next(iter(kinds.sizes))]
 
 
 def _of_kinds(table: Table, config: Mapping[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
     """Those of the sizes that are there by the words of config.json. Raises ArchError E0042 where
     one that a word needs is missing."""
     for kinds in table.kinds:
-        word = _word(kinds, config)
-        needed = kinds.sizes[word]
-        if missing := [name for name in needed if name not in sizes]:
-            places = [table.sizes[name] for name in missing]
-            lacks = ", ".join(f"`{x[0] if isinstance(x, list) else x}`" for x in places)
+        word = _words(kinds, config)[0]
+        if missing := [name for name in kinds.sizes[word] if name not in sizes]:
+            lacks = ", ".join(f"`{_paths(table.sizes[name])[0]}`" for name in missing)
             why = f"its `{kinds.paths[0]}` is {word!r}, and it lacks {lacks}"
             raise fail("E0042", "the checkpoint says too little", notes=(why,))
-        sizes = {k: v for k, v in sizes.items() if k in needed or k not in kinds.known}
+        away = kinds.known - {*kinds.of(word)}
+        sizes = {k: v for k, v in sizes.items() if k not in away}
     return sizes
+
+
+def _paths(where: str | list[str] | Mapping[str, Any]) -> list[str]:
+    """The paths of a size that has the first of them which is there; none for another."""
+    listed = where.get("first", []) if isinstance(where, Mapping) else where
+    return [listed] if isinstance(listed, str) else listed
 
 
 def _sizes(table: Table, there: files.Checkpoint) -> dict[str, Any]:
     """Sizes and options of the spec that config.json says, or a tensor has."""
     sizes, config = {}, there.config
     for name, where in table.sizes.items():
-        if isinstance(where, str | list):
-            paths = [where] if isinstance(where, str) else where
+        if paths := _paths(where):
             value = next((x for path in paths if (x := at(config, path)) is not None), None)
+            if value is None and isinstance(where, Mapping):
+                value = where["else"]
         elif "length" in where:
             value = there.length(where["length"], where["dim"])
         elif "indices" in where:
@@ -224,21 +242,22 @@ def _real(x: Any) -> Any:
     return None if x is None else float(x)
 
 
-def _config(table: Table, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """The config.json of a module with these sizes, by paths."""
+def _config(table: Table, sizes: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The config.json of a module with these sizes, of which some were `given`, by paths."""
     config = {"pad_token_id": None, **table.expected, **table.written}
     sizes = {name: _real(x) if name in table.reals else x for name, x in sizes.items()}
     for kinds in table.kinds:
         there = {name for name in kinds.known if sizes.get(name) is not None}
         words = [word for word, needs in kinds.sizes.items() if there >= {*needs}]
         config[kinds.paths[0]] = words[-1]
-        away = kinds.known - {*kinds.sizes[words[-1]]}
+        kept = {name for name in kinds.more[words[-1]] if given.get(name) is not None}
+        away = kinds.known - {*kinds.sizes[words[-1]], *kept}
         sizes = {name: x for name, x in sizes.items() if name not in away}
     for name, where in table.sizes.items():
         if name not in sizes:
             continue
-        if isinstance(where, str | list):
-            config[where if isinstance(where, str) else where[0]] = sizes[name]
+        if paths := _paths(where):
+            config[paths[0]] = sizes[name]
             continue
         if "at" in where:
             nothing = "null" in where and sizes[name] == where["null"]

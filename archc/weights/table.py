@@ -7,6 +7,7 @@
     d = "hidden_size"
     base = "rope_parameters.rope_theta"       # a path; what is missing takes the spec's default
     eps = ["rms_norm_eps", "layer_norm_eps"]  # the first that is there
+    slow = { first = ["rope_parameters.beta_slow"], else = 1 }     # the same, or 1
     Q = { at = "q_lora_rank", null = 0 }      # null there is 0 here
     attention = { indices = "layer_types", of = "full_attention", other = "conv" }
     f = { length = "layers.0.w1.weight", dim = 0, at = "ff_dim" }  # of a tensor; `at` if written
@@ -14,7 +15,7 @@
     [kinds."rope_parameters.rope_type"]       # a word that says which sizes are there; the first is
     at = ["rope_scaling.rope_type"]           # what is meant where it is neither there nor `at`
     default = []
-    linear = ["factor"]
+    linear = ["factor", "amount?"]            # `amount` may be there
 
     [same]                                    # what repeats a size
     num_key_value_heads = "H"
@@ -100,15 +101,21 @@ class Entry:
 
 @dataclass(frozen=True)
 class Kinds:
-    """The words that config.json may have at one of some paths, and the sizes that each needs."""
+    """The words that config.json may have at one of some paths, the sizes that each needs, and
+    those that it may have."""
 
     paths: tuple[str, ...]
     sizes: Mapping[str, tuple[str, ...]]
+    more: Mapping[str, tuple[str, ...]]
 
     @property
     def known(self) -> set[str]:
-        """The sizes that any word needs."""
-        return {name for names in self.sizes.values() for name in names}
+        """The sizes that any word has."""
+        return {name for word in self.sizes for name in self.of(word)}
+
+    def of(self, word: str) -> tuple[str, ...]:
+        """The sizes that a word needs or may have."""
+        return self.sizes[word] + self.more[word]
 
 
 @dataclass(frozen=True)
@@ -154,8 +161,10 @@ def _kinds(name: str, data: dict[str, Any]) -> Iterator[Kinds]:
     """The words that say which sizes are there."""
     for path, words in data.get("kinds", {}).items():
         more = words.get("at", [])
-        sizes = {word: tuple(needs) for word, needs in words.items() if word != "at"}
-        found = Kinds((path, *more), sizes)
+        lists = {word: names for word, names in words.items() if word != "at"}
+        needs = {w: tuple(n for n in names if n[-1] != "?") for w, names in lists.items()}
+        may = {w: tuple(n[:-1] for n in names if n[-1] == "?") for w, names in lists.items()}
+        found = Kinds((path, *more), needs, may)
         if unknown := sorted(found.known - {*data.get("sizes", {})}):
             raise _wrong(name, f"`{path}` needs {', '.join(unknown)}, which no size is called")
         yield found

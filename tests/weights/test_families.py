@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import archc
 from archc.diagnostics import ArchError
+from archc.weights import files
 from tests.specs.references import apart, families
 
 HERE, APART = (
@@ -37,9 +39,7 @@ def agrees(spec: str, folder: Path) -> None:
     assert before.keys() == after.keys()
     for name, tensor in before.items():
         torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-6)
-    config, said = (
-        json.loads((each / "config.json").read_text()) for each in (folder / spec, folder / "back")
-    )
+    config, said = (files.checkpoint(each).config for each in (folder / spec, folder / "back"))
     wrong = {
         key: (value, config[key])
         for key, value in said.items()
@@ -78,7 +78,7 @@ def test_queries_without_a_latent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"rope_scaling": {"rope_type": "llama3"}}, "its `rope_scaling` is .*nothing such"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "is 'default', and at another place 'llama3'"),
         ({"hidden_act": "gelu"}, "its `hidden_act` is 'gelu'; the spec can only 'silu'"),
         ({"num_key_value_heads": 1}, "its `num_key_value_heads` is 1; the spec has `H` = 2 there"),
     ],
@@ -105,6 +105,10 @@ SLOWED = {
     "llama3": {
         "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": 40,
+    },
+    "yarn": {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "beta_fast": 4.0, "beta_slow": 0.5,
+        "original_max_position_embeddings": 40, "attention_factor": 1.3, "truncate": False,
     },
 }  # fmt: skip
 """Positions for longer texts, of which some angles turn less than once in those of training, some
@@ -134,11 +138,46 @@ def test_positions_for_longer_texts(kind: str, older: bool, tmp_path: Path) -> N
         torch.testing.assert_close(again(tokens, use_cache=False).logits, wanted)
 
 
+DEEP = {
+    "rope_type": "yarn", "rope_theta": 1e4, "factor": 40.0, "beta_fast": 32.0, "beta_slow": 1.0,
+    "mscale": 1.0, "mscale_all_dim": 0.7, "original_max_position_embeddings": 20,
+}  # fmt: skip
+OTHERS: dict[str, dict[str, Any]] = {
+    "deepseek_v3": DEEP,
+    "deepseek_v3, one scale": {**DEEP, "mscale": 0.7, "mscale_all_dim": 0.0},
+    "gpt_oss": {**SLOWED["yarn"], "truncate": True},
+    "gemma3": {"full_attention": SLOWED["linear"], "sliding_attention": {"rope_type": "default"}},
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_positions_for_longer_texts_of_others(case: str, tmp_path: Path) -> None:
+    """There and back as transformers has them; greedy tokens are the same."""
+    spec = case.partition(",")[0]
+    model = families.randomise(families.MADE[spec](rope_parameters=dict(OTHERS[case])), 1)
+    model.save_pretrained(tmp_path)
+    ours = archc.load(spec).from_pretrained(tmp_path)
+    tokens = torch.randint(50, (2, 60))
+    with torch.no_grad():
+        wanted = model(tokens, use_cache=False).logits
+        torch.testing.assert_close(ours(tokens), wanted, rtol=1e-4, atol=1e-4)
+    archc.save_pretrained(ours, tmp_path / "back")
+    again = type(model).from_pretrained(tmp_path / "back")
+    with torch.no_grad():
+        torch.testing.assert_close(again(tokens, use_cache=False).logits, wanted)
+    said = model.generate(tokens, max_new_tokens=10, do_sample=False, eos_token_id=None)
+    assert torch.equal(archc.generate(ours, tokens, 10, temperature=0), said)
+
+
 @pytest.mark.parametrize(
     ("rope", "says"),
     [
-        ({"rope_type": "yarn", "factor": 2.0}, "'yarn'; the spec can only 'default', 'linear', 'l"),
-        ({"type": "dynamic", "factor": 2.0}, "'dynamic'; the spec can only 'default', 'linear'"),
+        ({"rope_type": "yarn", "factor": 2.0}, "'yarn', and it lacks .*original_max_position"),
+        ({"type": "dynamic", "factor": 2.0}, "'dynamic': angles change with the length of the wh"),
+        ({"rope_type": "longrope", "factor": 2.0}, "'longrope': angles change with the length"),
+        ({"rope_type": "axial"}, "'axial'; the spec can only 'default', 'linear', 'llama3', 'ya"),
+        ({"rope_type": "yarn", "type": "linear"}, "'yarn', and at another place 'linear'"),
+        ({"rope_type": "default", "mscale_all_dim": 1.0}, "mscale_all_dim` is 1.0; the spec has"),
         ({"rope_type": "llama3", "factor": 2.0}, "'llama3', and it lacks .*original_max_position"),
     ],
 )

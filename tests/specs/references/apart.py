@@ -16,7 +16,7 @@ def hide(package: str) -> None:
     sys.modules[package] = None  # type: ignore[assignment]
 
 
-def run(script: str, folder: Path, **given: Any) -> dict[str, Any]:
+def run(script: str, folder: Path, /, **given: Any) -> dict[str, Any]:
     """What `python -m tests.specs.references.SCRIPT FILE` makes of a file that holds `given`."""
     file = folder / "exchanged.pt"
     torch.save(given, file)

@@ -33,29 +33,29 @@ def llama(**more: Any) -> nn.Module:
     return t.LlamaForCausalLM(config)
 
 
-def gemma3() -> nn.Module:
+def gemma3(**more: Any) -> nn.Module:
     config = t.Gemma3TextConfig(
         **SIZES, **HEADS, intermediate_size=48, num_hidden_layers=3, query_pre_attn_scalar=12,
-        sliding_window=5, layer_types=SLIDING,
+        sliding_window=5, layer_types=SLIDING, **more,
     )  # fmt: skip
     return t.Gemma3ForCausalLM(config)
 
 
-def deepseek_v3(latent: int | None = 16) -> nn.Module:
+def deepseek_v3(latent: int | None = 16, **more: Any) -> nn.Module:
     """Experts in groups, of which some are open to a token."""
     config = t.DeepseekV3Config(
         **SIZES, intermediate_size=48, moe_intermediate_size=12, num_hidden_layers=2,
         num_attention_heads=2, num_key_value_heads=2, n_routed_experts=8, n_group=4, topk_group=2,
         num_experts_per_tok=3, first_k_dense_replace=1, kv_lora_rank=12, q_lora_rank=latent,
-        qk_rope_head_dim=4, v_head_dim=6, qk_nope_head_dim=8,
+        qk_rope_head_dim=4, v_head_dim=6, qk_nope_head_dim=8, **more,
     )  # fmt: skip
     return t.DeepseekV3ForCausalLM(config)
 
 
-def gpt_oss() -> nn.Module:
+def gpt_oss(**more: Any) -> nn.Module:
     config = t.GptOssConfig(
         **SIZES, **HEADS, intermediate_size=24, num_hidden_layers=2, num_local_experts=4,
-        num_experts_per_tok=2, sliding_window=5,
+        num_experts_per_tok=2, sliding_window=5, **more,
     )  # fmt: skip
     return t.GptOssForCausalLM(config)
 
@@ -69,11 +69,16 @@ def mamba2() -> nn.Module:
 
 
 def qwen3_next() -> nn.Module:
+    """Its positions are those for longer texts: its own are a default that other families have."""
+    longer = {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "partial_rotary_factor": 0.25,
+        "original_max_position_embeddings": 16, "beta_fast": 2.0, "beta_slow": 1.0,
+    }  # fmt: skip
     config = t.Qwen3NextConfig(
         **SIZES, **HEADS, moe_intermediate_size=12, shared_expert_intermediate_size=20,
         num_hidden_layers=3, linear_num_key_heads=2, linear_num_value_heads=4,
         linear_key_head_dim=8, linear_value_head_dim=6, num_experts=4, num_experts_per_tok=2,
-        layer_types=LINEAR,
+        layer_types=LINEAR, rope_parameters=longer,
     )  # fmt: skip
     return t.Qwen3NextForCausalLM(config)
 
@@ -93,7 +98,7 @@ def xlstm() -> nn.Module:
     return t.xLSTMForCausalLM(t.xLSTMConfig(**SIZES, num_heads=2, num_blocks=2))
 
 
-MADE: dict[str, Callable[[], nn.Module]] = {
+MADE: dict[str, Callable[..., nn.Module]] = {
     "lm": llama, "gemma3": gemma3, "deepseek_v3": deepseek_v3, "gpt_oss": gpt_oss,
     "mamba2_lm": mamba2, "qwen3_next": qwen3_next, "kimi_linear": kimi_linear, "xlstm": xlstm,
 }  # fmt: skip
