@@ -120,10 +120,9 @@ class Pool:
         self.model, self.kind = model, text_model(model)
         whole = None if pages is None else pages * PAGE
         bounds = [each for each in (capacity, self.kind.limit, whole) if each is not None]
-        self.capacity, self.most = capacity, min(bounds, default=None)
+        self.most = min(bounds, default=None)
         self.free = list(range(slots))[::-1]
-        self._live: dict[int, Continued] = {}
-        self._done: dict[int, Continued] = {}
+        self._live, self._done = dict[int, Continued](), dict[int, Continued]()
         self._next = 0
         steady = _steady(model)
         self.alone = None if steady else own_slots.alone(model)
@@ -217,25 +216,29 @@ class Pool:
             if len(prompts) > 1:
                 what = f"{len(prompts)} prompts of {sum(lengths.values())} tokens"
             raise ValueError(f"the pool has no room for {what}: {lacking}")
-        slots, ready = [*lengths], list[int]()
-        try:
-            for group in groups(list(map(len, prompts)), chunk):
-                read = self.prefill.read([prompts[place] for place in group], chunk)
-                for place, (state, logits) in zip(group, read, strict=True):
-                    ready.append(slots[place])
-                    with torch.no_grad():
-                        self.lanes.put(slots[place], state, logits)
-        finally:
-            if len(ready) < len(slots):  # not all could be read: none is in the pool
-                with torch.no_grad():
-                    for slot in ready:
-                        self.lanes.clear(slot)
+        slots = [*lengths]
+        self._fill(slots, prompts, chunk)
         numbers = list(range(self._next, self._next + len(prompts)))
         self._next += len(prompts)
         del self.free[len(self.free) - len(prompts) :]
         for number, slot, prompt, room in zip(numbers, slots, prompts, left, strict=True):
             self._live[number] = Continued(slot, prompt.tolist(), choice, room, eos, chunk)
         return numbers
+
+    @torch.no_grad()
+    def _fill(self, slots: Sequence[int], prompts: Sequence[Tensor], chunk: int | None) -> None:
+        """Read prompts, each into its slot; where one cannot be read, all are empty again."""
+        held, whole = list[int](), False
+        try:
+            for group in groups([*map(len, prompts)], chunk):
+                read = self.prefill.read([prompts[place] for place in group], chunk)
+                for place, (state, logits) in zip(group, read, strict=True):
+                    held.append(slots[place])
+                    self.lanes.put(slots[place], state, logits)
+            whole = True
+        finally:
+            for slot in () if whole else held:
+                self.lanes.clear(slot)
 
     def _check_prompt(self, prompt: Tensor) -> None:
         """Refuse what is no prompt, or has tokens that the model does not know."""

@@ -316,3 +316,26 @@ def test_prompts_that_are_read_together_are_as_if_alone(
         pool.step()
     for number, given in zip(numbers, prompts, strict=True):
         assert torch.equal(pool.remove(number), alone(layer, given, 4, None))
+
+
+def test_prompts_that_cannot_be_read_leave_nothing() -> None:
+    """The second group fails: slots, pages and numbers are as before."""
+    layer, given = model("lfm2"), [prompt(4, seed) for seed in range(3)]
+    pool = Pool(layer, slots=3, pages=3)
+    before, calls = list(pool.free), list[int]()
+
+    def fails(*_: Any) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("out of memory")
+
+    handle = layer.register_forward_pre_hook(fails)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        pool.add_all(given, 3, temperature=0, chunk=4)
+    handle.remove()
+    assert pool.free == before and pool.live == ()
+    numbers = pool.add_all(given, 3, temperature=0, chunk=4)
+    while pool.live:
+        pool.step()
+    for number, tokens in zip(numbers, given, strict=True):
+        assert torch.equal(pool.remove(number), alone(layer, tokens, 3, None))

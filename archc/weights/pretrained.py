@@ -219,7 +219,8 @@ def _sizes(table: Table, there: files.Checkpoint) -> dict[str, Any]:
     """Sizes and options of the spec that config.json says, or a tensor has."""
     sizes, config = {}, there.config
     for name, where in table.sizes.items():
-        if paths := _paths(where):
+        paths = _paths(where)
+        if paths or not isinstance(where, Mapping):
             value = next((x for path in paths if (x := at(config, path)) is not None), None)
             if value is None and isinstance(where, Mapping):
                 value = where["else"]
@@ -256,7 +257,8 @@ def _config(table: Table, sizes: Mapping[str, Any], given: Mapping[str, Any]) ->
     for name, where in table.sizes.items():
         if name not in sizes:
             continue
-        if paths := _paths(where):
+        paths = _paths(where)
+        if paths or not isinstance(where, Mapping):
             config[paths[0]] = sizes[name]
             continue
         if "at" in where:
