@@ -15,11 +15,13 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
+from archc.bench.job import BACKWARD, FORWARD, OURS
 from archc.bench.markdown import markdown, row
-from archc.bench.report import Report, recorded, short
+from archc.bench.report import WORDS, Case, Report, recorded, short
 
 HERE = Path(__file__).resolve().parent
 PAGES = (HERE.parent / "README.md", HERE / "README.md")
@@ -67,8 +69,24 @@ def bench(data: Data) -> Lines:
 
 
 def usual(data: Data) -> Lines:
-    """Memories at the usual shape."""
-    yield from markdown(_usual(recorded(data)))
+    """Memories at the usual shape, each beside the fastest of its peers: a row a memory."""
+    cases: dict[str, dict[str, Case]] = {}
+    for case in _usual(recorded(data)).cases:
+        cases.setdefault(case.spec, {})[case.what] = case
+    yield row(("memory", "peer", "forward, ms: ours", "peer", "+ backward: ours", "peer"))
+    yield row(("---", "---", *("---:",) * 4))
+    for spec, kinds in cases.items():
+        times = [_times(kinds.get(WORDS[what])) for what in (FORWARD, BACKWARD)]
+        peers = {who for each in times for who in each if who != OURS}
+        best = min(peers, key=lambda who: [each.get(who, inf) for each in times[::-1]], default="")
+        cells = [short(each[who]) if who in each else "" for each in times for who in (OURS, best)]
+        yield row((spec, best, *cells))
+
+
+def _times(case: Case | None) -> dict[str, float]:
+    """Milliseconds by contender."""
+    entries = case.entries if case else ()
+    return {each.contender: each.milliseconds for each in entries if each.milliseconds}
 
 
 def _usual(found: Report) -> Report:

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+from archc.bench.job import BACKWARD, FORWARD, Work
 from archc.bench.processes import Outcome
 from archc.bench.report import report
-from benchmarks.tables import main, written
+from benchmarks.tables import main, usual, written
 from tests.bench.test_report import JOB, rows
 
 
 def test_pages_show_what_is_recorded() -> None:
     assert main(["--check"]) == 0
+
+
+def test_a_row_a_memory_beside_its_fastest_peer(tmp_path: Path) -> None:
+    work = {FORWARD: Work(1.0, 1.0), BACKWARD: Work(1.0, 1.0)}
+    job = replace(JOB, shape=(2, 8192, 32, 128), what=(FORWARD, BACKWARD), work=work)
+    times = {"ours": [0.002] * 2, "left": [0.004] * 2, "right": [0.003] * 2}
+    both = {"ours": [0.005] * 2, "left": [0.006] * 2}
+    found = [{"what": FORWARD, "seconds": times}, {"what": BACKWARD, "seconds": both}]
+    other = replace(job, label="other", against=("left",))
+    made = report([
+        Outcome(job, {}, found),
+        Outcome(other, {}, [{"what": FORWARD, "seconds": {"ours": [1, 1]}}]),
+    ])  # fmt: skip
+    assert [*usual(made.data())][2:] == [
+        "| some | left | 2 | 4 | 5 | 6 |",
+        "| other |  | 1000 |  |  |  |",
+    ]
 
 
 def test_a_box_is_written_anew(tmp_path: Path) -> None:
