@@ -100,6 +100,7 @@ class Sweep:
         self.table = self._table() if fold.packed else None
         self.base: Tile | None = None
         self.ahead: Tile | None = None
+        self.turned = False  # whether what is summed stands with the dim of values first
         self.lengths = {READER: k.lift(self.T), READ: k.lift(self.S)}
 
     def equations(self, fold: WeightedSum) -> list[str]:

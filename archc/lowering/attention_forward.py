@@ -37,6 +37,7 @@ def summed(
     w.formula(fold.pairs, w.sided({**fixed, **mine}, False), None).ready()
     w.edges()
     acc = (w.rows, w.dim(values.dim)) if values and values.dim else (w.rows,)
+    acc = acc[::-1] if w.turned else acc
     carried = [] if fold.alone else [k.full(0.0, *acc).named("acc")]
     if fold.softmax:
         sink = None if fold.sink is None else tile({**fixed, **mine}[fold.sink]).over(w.rows)
@@ -91,7 +92,8 @@ def _sum(w: Sweep, p: Tile, values: Tile | None, before: Tile) -> Tile:
     p = p.over(w.rows, w.columns)
     if values is None:
         return before + p.sum("s")
-    return p.to(w.IO).dot(values, before, precision=w.PRECISION)
+    first, second = (values, p.to(w.IO)) if w.turned else (p.to(w.IO), values)
+    return first.dot(second, before, precision=w.PRECISION)
 
 
 def leave(

@@ -19,6 +19,7 @@ from archc.attention.weighted_sum import Source, WeightedSum
 from archc.dims import Axis
 from archc.lowering.attention import NEVER, READ, READER, Part, Sweep, Tokens, clean
 from archc.lowering.attention_forward import summed
+from archc.lowering.formula import Known, tile
 from archc.tile.compose import Composer, Tile, ceil_div, size
 from archc.tile.language import Buffer, Dim, Program
 from archc.tile.unread import swept
@@ -86,12 +87,13 @@ class HeadRows(Sweep):
 
 
 class _Part(HeadRows):
-    """A program that walks one part of what its rows read."""
+    """A program that walks one part of what its rows read. A `turned` one sums `values' p'`, for
+    which, as for scores, what is read is turned around: Triton has room for it once less then."""
 
-    def __init__(self, fold: WeightedSum, name: str):
+    def __init__(self, fold: WeightedSum, name: str, turned: bool):
         doc = "The heads of a group as rows walk a part of what they read."
-        super().__init__(fold, name, doc, READER, 4, 3)
-        (self.PARTS,) = self.k.sizes("PARTS", varying=True)
+        super().__init__(fold, name, doc, READER, 8 if turned else 4, 3)
+        (self.PARTS,), self.turned = self.k.sizes("PARTS", varying=True), turned
         self.own_pos = self.k.memory("own_pos", {"b": self.B}, "i32") if fold.ragged else None
         self.pages = self._pages() if fold.paged else None
 
@@ -128,6 +130,23 @@ class _Part(HeadRows):
         inside = (first - number * self.PAGE).named("in_page")
         return Tokens((first + own).named("s"), (page * self.PAGE + inside).named("s_begin") + own)
 
+    def products(self, mine: dict[str, Known], other: dict[str, Known]) -> dict[str, Known]:
+        """Products of a turned program stand in a branch, which compilers do not see to be always
+        taken: of 64 rows before another product Triton gives 4 warps 16 each, and makes the same
+        once more by 4 others (`dot_apart` of the runtime). The other way is a product as well, as
+        Triton would take what is made of a number there before the branch in every layout."""
+        if not self.turned:
+            return super().products(mine, other)
+        k, found = self.k, dict[str, Known]()
+        for dot in (dot for dot in self.fold.dots if not dot.square):
+            a, b = tile(mine[dot.reader]), tile(other[dot.read])
+            with k.branch(k.lift(self.PARTS) > 0) as there:
+                there.give(a.dot(b, precision=self.PRECISION))
+            with k.otherwise(there) as never:
+                never.give(a.dot(b, k.full(1.0, self.rows, self.columns), self.PRECISION))
+            (found[dot.name],) = there.results
+        return found
+
     def stand(self) -> None:
         """The grid: parts of what is read, sequences, groups of heads, and blocks of rows."""
         k, count = self.k, self.T * self.share
@@ -151,11 +170,21 @@ class _Part(HeadRows):
             yield Part(first, last, part.masked)
 
 
+def turned(fold: WeightedSum, name: str = "attend_turned") -> Program:
+    """What `by_parts` finds, for 64 rows of keys that are values of more than 256 numbers: their
+    sums take the registers of 8 warps, and there is room for two blocks of what is read."""
+    return _summed_parts(_Part(fold, name, turned=True))
+
+
 def by_parts(fold: WeightedSum, name: str = "attend_part") -> Program:
     """Of each part of what is read: the sum of weighted values, of a softmax divided by that of
     the weights, and the log of the latter, which is -inf where nothing is read."""
-    w = _Part(fold, name)
-    k = w.k
+    return _summed_parts(_Part(fold, name, turned=False))
+
+
+def _summed_parts(w: _Part) -> Program:
+    """The program of one part."""
+    k, fold = w.k, w.fold
     values = fold.source(fold.values) if fold.values else None
     part_o, part_lse = _of_parts(w, values)
     w.stand()

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from archc.runtime.kernels import block_of, has_triton, needs_gradient, processors_of
 from archc.runtime.layers import once_for
 from archc.runtime.ops import transformed
+from archc.runtime.optional import triton
 from archc.runtime.packed import packed_tables
 
 SPAN = 256
@@ -161,15 +162,31 @@ def part_blocks(
     many parts the tokens are split, and how it is launched. `rows`: how many there are for each of
     the `programs`; `dims` are the lengths of vectors. There are parts enough for two programs of
     each processor, and none is shorter than 4 blocks. Sums of vectors of more than 256 numbers
-    go over 8 warps, which have the registers for 64 rows of 512."""
+    go over 8 warps, which have the registers for 64 rows of 512: one program fills a processor."""
     wide, exact = max(block_of(size) for size in dims), dtype.itemsize == 4
     block = block_of(rows, 32 if exact and wide > 256 else 64)
     columns = (16 if wide > 256 else 32) if exact else 32 if 128 < wide <= 256 else 64
     programs = max(1, programs * -(-rows // block))  # none of a sequence without tokens
-    parts = min(2 * processors_of(device) // programs, -(-tokens // (4 * columns)), 64)
+    places = processors_of(device) * (1 if wide > 256 else 2)
+    parts = min(places // programs, -(-tokens // (4 * columns)), 64)
     stages = 1 if exact and wide > 256 else 2 if exact or wide > 128 else 3
     options = {"num_warps": 8 if wide > 256 else 4, "num_stages": stages}
     return block, columns, max(1, parts), options
+
+
+def are_turned(device: torch.device, dtype: torch.dtype, rows: int, *dims: int) -> bool:
+    """Whether a program of so many rows is the one that is turned around: its sums go over 8 warps.
+    It has room for two blocks because its last product is waited for before more is loaded, which
+    is known of Triton 3.6 on Hopper, from its machine code (`tests/attention/compiled.py`)."""
+    if dtype.itemsize != 2 or rows < 64 or max(dims) <= 256 or device.type != "cuda":
+        return False
+    hopper = torch.cuda.get_device_capability(device)[0] == 9
+    return hopper and triton.__version__.startswith("3.6.")
+
+
+def turned_around(options: dict) -> dict:
+    """How that one is launched: what is read is loaded a whole block ahead."""
+    return {**options, "num_stages": options["num_stages"] + 1}
 
 
 def by_addresses(options: dict) -> dict:

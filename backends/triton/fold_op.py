@@ -17,7 +17,7 @@ from archc.ir.value_names import cotangent
 from archc.lowering.attention import BLOCKS, BORDERS, clean, numbers_of
 from archc.lowering.attention_forward import forward
 from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens
-from archc.lowering.attention_heads import by_parts, joined
+from archc.lowering.attention_heads import by_parts, joined, turned
 from archc.tile.language import Buffer, Program
 
 LOCALS = (
@@ -237,7 +237,23 @@ class FoldOp:
 
     def _launch_parts(self, writer: Writer, program: Program, sizes: dict[str, str]) -> None:
         """Lines that launch the program of parts."""
-        self._launch(writer, program, sizes)
+        self._launch_rows(writer, program, self._program(turned, "_turned"), sizes, "options")
+
+    def _launch_rows(
+        self, writer: Writer, program: Program, other: Program, sizes: dict[str, str], options: str
+    ) -> None:
+        """Lines that launch a program of parts, or where keys are values, and there are many rows
+        of wide ones, the other that is turned around."""
+        if not any(dot.read == self.fold.values for dot in self.fold.dots if not dot.square):
+            self._launch(writer, program, sizes, options)
+            return
+        dims = ", ".join(sorted({f"N_{clean(s.dim.name)}" for s in self.vectors if s.dim}))
+        device = f"{self.arguments[self.vectors[0].name]}.device"
+        with writer.block(f"if are_turned({device}, data, rows, {dims}):"):
+            turning = options.replace("options", "turned_around(options)")
+            self._launch(writer, other, sizes, turning)
+        with writer.block("else:"):
+            self._launch(writer, program, sizes, options)
 
     def _made(self, program: Program) -> list[Buffer]:
         """The results of a program."""

@@ -12,8 +12,10 @@ from archc.backends.writer import Writer
 from archc.attention.bounds import up_to_the_reader
 from archc.attention.weighted_sum import WeightedSum
 from archc.lowering.attention_forward import forward
-from archc.lowering.attention_heads import ROOM, by_parts
+from archc.lowering.attention_heads import ROOM, by_parts, turned
 from archc.tile.language import Buffer, Program
+
+PAGED = ((by_parts, "_pages"), (turned, "_turned_pages"))
 
 
 class SlotOp(FoldOp):
@@ -50,10 +52,10 @@ class SlotOp(FoldOp):
             super()._launch_parts(writer, program, sizes)
             return
         with writer.block("if table is None:"):
-            self._launch(writer, program, sizes)
+            super()._launch_parts(writer, program, sizes)
         with writer.block("else:"):
-            program = by_parts(self.fold, f"{self.title}_pages_kernel")
-            self._launch(writer, program, sizes, options="by_addresses(options)")
+            both = (make(self.fold, f"{self.title}{name}_kernel") for make, name in PAGED)
+            self._launch_rows(writer, *both, sizes, "by_addresses(options)")
 
     def _forward(self) -> None:
         program, writer = self._program(forward, ""), Writer()

@@ -36,10 +36,10 @@ from archc.lowering.attention import BORDERS
 from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen
 from archc.lowering.attention_forward import forward
 from archc.lowering.attention_gradient import by_readers, by_tokens
-from archc.lowering.attention_heads import by_parts
+from archc.lowering.attention_heads import by_parts, turned
 from archc.lowering.attention_scores import of_pairs
 from archc.lowering.attention_singly import of_singly
-from archc.runtime.folds import by_addresses, fold_blocks, part_blocks
+from archc.runtime.folds import by_addresses, fold_blocks, part_blocks, turned_around
 from archc.runtime.listings import choice_blocks
 from archc.runtime.paged import PAGE
 from archc.schedule.choosing import choices_within
@@ -106,6 +106,23 @@ def compiled_latent(kind: str, heads: int) -> dict[str, int]:
     return assembled_for(LATENT[kind](fold), case, *blocks)
 
 
+def compiled_rows(paged: bool) -> dict[str, int]:
+    """The same of the kernel for few readers of latents, 128 heads at once, that is turned around:
+    there is room for two blocks of what is read, and not for three."""
+    graph = lowered(load_layer("mla").layer).graph
+    op = next(node.op for node in graph if isinstance(node.op, ir.Attend))
+    (fold,) = folds(replace(op, body=op.decode, decode=None), slopes_of)
+    assert isinstance(fold, WeightedSum)
+    known = {"T#": 1, "T_seen#": 8192, "batch": 64, "H": 128, "K": 128, "R": 64, "V": 128, "C": 512}
+    case = FoldTrial(fold, op, known, {}, dtype=torch.bfloat16)
+    cpu = torch.device("cpu")
+    rows, columns, _, options = part_blocks(torch.bfloat16, 128, 64, 8192, cpu, 512, 64)
+    options = turned_around(options)
+    options = by_addresses(options) if paged else options
+    program = turned(replace(fold, ragged=paged, paged=paged))
+    return assembled_for(program, case, rows, columns, options, packed=paged)
+
+
 def assembled_for(
     program: Program, case: FoldTrial, rows: int, columns: int, options: dict[str, int],
     packed: bool = False,
@@ -126,7 +143,16 @@ def assembled_for(
         {(place(name),): [["tt.divisibility", 16]] for name in even if name in named},
     )
     made = compiled_for(source, target=GPUTarget("cuda", 90, 32), options=options)
-    return {**assembled(made.asm["ptx"]), "shared": made.metadata.shared}
+    ptx = made.asm["ptx"]
+    return {**assembled(ptx), "shared": made.metadata.shared, "waits": waits(ptx)}
+
+
+def waits(ptx: str) -> bool:
+    """Whether every product is waited for, and then all warps for one another, before the next
+    block is loaded: only then may that be written over the last one."""
+    found = re.findall(r"(?:wgmma\.|bar\.|cp\.async\.)(mma|wait|sync|cg)", ptx)
+    order = "".join({"mma": "m", "wait": "w", "sync": "s", "cg": "l"}[word] for word in found)
+    return not re.search("m[^w]*l|w[^s]*l", order)
 
 
 def arguments(program: Program) -> tuple[dict[str, str], dict[str, Any], list[str]]:
@@ -173,6 +199,10 @@ def main() -> int:
         far = found["shared"] > ROOM or found["spilled"] > SPILLED
         wrong |= far
         print(f"latent, {kind}, {heads} heads: {found}{' TOO MUCH' if far else ''}", flush=True)
+    for paged in (False, True) if "latent" in names else ():
+        found = compiled_rows(paged)
+        wrong |= found["shared"] > ROOM or found["spilled"] > SPILLED or not found["waits"]
+        print(f"latent, rows{', pages' * paged}: {found}", flush=True)
     for score in [name for name in names if name != "latent"]:
         for kind, packed in kinds if score in SCORES else product(CHOSEN, (False,)):
             found = compiled(score, kind, packed=packed)

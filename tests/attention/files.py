@@ -164,10 +164,12 @@ def compared_slots(spec: str, pages: bool = False) -> dict[str, float]:
     return apart([], runs, drawn, [False] * 3)
 
 
-def compared_latents() -> dict[str, float]:
-    """The same of latents that are in pages, which the form for few readers reads."""
+def compared_latents(way: str) -> dict[str, float]:
+    """The same of latents that are in slots or in pages, which the form for few readers reads; of
+    many heads by a kernel that is turned around."""
     module: Any = loaded(slots_text_of(archc.load("mla").layer, "triton"), "mla_slots")
     module.processors_of = lambda device: 4  # parts for it
+    module.are_turned = lambda *given: "turned" in way
     generator = torch.Generator().manual_seed(0)
     C, R, H, K = 24, 8, 4, 12
     shapes = [(2, 200, C), (2, 200, R), (2, 1, H, K), (2, 1, H, R), (C, H, K), (C, H, K)]
@@ -176,6 +178,8 @@ def compared_latents() -> dict[str, float]:
 
     def folded(c: Tensor, k: Tensor, *rest: Tensor) -> Tensor:
         run = partial(module.mla_memory_fold, pos=pos)
+        if "pages" not in way:
+            return run(c, k, *rest)
         return from_pages(lambda _, *caches: run(*caches, *rest), c, c, k)
 
     return apart([], [folded, partial(module.mla_memory, pos=pos)], drawn, [False] * len(drawn))
@@ -340,12 +344,13 @@ def main() -> int:
     """How far every output is off; 1 if one is too far."""
     wrong = False
     slots = [f"{spec}, {way}" for spec in ("capped_attention", "attention")
-             for way in ("slots", "pages")] + ["mla, pages"]  # fmt: skip
+             for way in ("slots", "pages")]  # fmt: skip
+    slots += ["mla, pages", "mla, turned slots", "mla, turned pages"]
     chosen = ["nsa, 3", "dsa, 20", "dsa, 50", "index, 9", "blocks, 4", "grouped, 8"]
     for spec in sys.argv[1:] or [*SPECS, *slots, *chosen]:
         title, _, way = spec.partition(", ")
         if title == "mla":
-            found = compared_latents()
+            found = compared_latents(way)
         elif way in ("slots", "pages"):
             found = compared_slots(title, way == "pages")
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import pytest
@@ -11,7 +11,7 @@ from archc.backends.triton.fold_op import FEW
 from torch import Tensor
 
 from archc.attention.row_heads import rows_of
-from archc.lowering.attention_heads import by_parts, joined
+from archc.lowering.attention_heads import by_parts, joined, turned
 from archc.runtime import folds
 from archc.tile.language import Program
 from archc.verify.fold_trial import distance
@@ -38,15 +38,15 @@ class Few:
                 given[source.name] = given[source.name][:, -self.readers :]
         return given
 
-    def run(self) -> dict[str, Tensor]:
-        """o and the log of the sum of weights."""
+    def run(self, make: Callable[..., Program] = by_parts) -> dict[str, Tensor]:
+        """o and the log of the sum of weights, by programs of parts."""
         case = self.case
         tokens = case.known["T#"]
         known = {**case.known, "T#": self.readers}
         few = _Few(case.fold, case.attend, known, case.inputs, case.dtype, case.block)
         few.more = {"POS": tokens - self.readers, "PARTS": self.parts}
         given = self.sources()
-        made = few.interpreted(by_parts(case.fold), given)
+        made = few.interpreted(make(case.fold), given)
         return few.interpreted(joined(case.fold), made)
 
 
@@ -111,7 +111,10 @@ def test_a_latent_that_is_key_and_value_for_all_heads():
     case = launch(text, 40, B=2, **SIZES, R=5)
     (wanted,) = case.values(case.fold.node)
     assert len(case.fold.dots) == 2 and len(case.fold.sources) == 4
-    assert distance(Few(case, 2, 3).run()["o"], wanted.detach()[:, -2:]) < 1e-12
+    for make in (by_parts, turned):
+        found = Few(case, 2, 3).run(make)
+        assert distance(found["o"], wanted.detach()[:, -2:]) < 1e-12
+        assert distance(found["lse"], case.forward()["lse"][..., -2:]) < 1e-12
 
 
 def test_parts_in_which_nothing_is_read_count_for_nothing():
