@@ -95,7 +95,7 @@ Term = tuple[Node, tuple[str, ...]]
 def through(body: Graph, node: Node, reader: str, read: str) -> Through | str | None:
     """The parts of a product of pairs that goes through matrices, or the reason why it has no
     kernels; None where no matrices are in it."""
-    terms = _terms(body, node)
+    terms = factors_of(body, node)
     matrices = [term for term in terms if isinstance(term[0].op, ir.Segment)]
     if len(matrices) != 1 or len(terms) != 3:
         return None
@@ -135,7 +135,7 @@ def _same_names(terms: Sequence[Term], out: dict[str, Axis]) -> bool:
     )  # fmt: skip
 
 
-def _terms(body: Graph, node: Node) -> list[Term]:
+def factors_of(body: Graph, node: Node) -> list[Term]:
     """The factors of a product with the labels that they have in it: those of a product inside of
     it, which goes through a segment, too."""
     found: list[Term] = []

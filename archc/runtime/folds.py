@@ -162,12 +162,12 @@ def part_blocks(
     many parts the tokens are split, and how it is launched. `rows`: how many there are for each of
     the `programs`; `dims` are the lengths of vectors. There are parts enough for two programs of
     each processor, and none is shorter than 4 blocks. Sums of vectors of more than 256 numbers
-    go over 8 warps, which have the registers for 64 rows of 512: one program fills a processor."""
+    go over 8 warps, which have the registers for 64 rows of 512: that fills a processor."""
     wide, exact = max(block_of(size) for size in dims), dtype.itemsize == 4
     block = block_of(rows, 32 if exact and wide > 256 else 64)
     columns = (16 if wide > 256 else 32) if exact else 32 if 128 < wide <= 256 else 64
     programs = max(1, programs * -(-rows // block))  # none of a sequence without tokens
-    places = processors_of(device) * (1 if wide > 256 else 2)
+    places = processors_of(device) * (1 if wide > 256 and block >= 64 else 2)
     parts = min(places // programs, -(-tokens // (4 * columns)), 64)
     stages = 1 if exact and wide > 256 else 2 if exact or wide > 128 else 3
     options = {"num_warps": 8 if wide > 256 else 4, "num_stages": stages}

@@ -8,6 +8,7 @@ from typing import Any
 
 from archc.attention.between import Between
 from archc.attention.listing import lines, lines_between
+from archc.attention.moved_keys import moved_keys
 from archc.attention.recognise import sums
 from archc.attention.row_heads import all_by_rows, rows_of
 from archc.attention.scores import scores_of
@@ -74,6 +75,7 @@ def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
             more = (*lines(kernels), ("packed", how_packed(layer, attend, found)))
         if isinstance(fold, Between):
             more = (*lines_between(fold), ("packed", how_packed(layer, attend, found)))
+            more += _alone(attend)
         if attend.decode is not None:
             more = tuple(line for line in more if line[0] != "few readers") + _few(attend)
         how = told(attend, node, fold)
@@ -92,6 +94,15 @@ def _few(attend: ir.Attend) -> tuple[tuple[str, str], ...]:
     rows = " and ".join(filter(None, ["readers", rows_of(found[0]).text]))
     text = f"products in another order; rows are {rows}; parts of what is read, joined after"
     return (("few readers", f"{text}; no gradient"),)
+
+
+def _alone(attend: ir.Attend) -> tuple[tuple[str, str], ...]:
+    """A reader that comes alone, where keys are moved for it."""
+    moved = moved_keys(attend)
+    if moved is None:
+        return ()
+    text = f"reads `{moved.key}` as later tokens have moved it: a token moves each key in place"
+    return (("a reader alone", f"{text}; no gradient"),)
 
 
 def as_text(attends: Iterable[Attended]) -> str:

@@ -17,6 +17,7 @@ from archc.backends.eager.choosing import (
 )
 from archc.backends.eager.memory import in_pages
 from archc.backends.eager.naming import region_name
+from archc.backends.eager.one_reader import of_one_reader
 from archc.backends.eager.region import (
     argument_list,
     body_scope,
@@ -273,16 +274,31 @@ def attend(scope: Scope, node: Node) -> Value:
     if scores is not None:
         scope.results[node.id] = lists(scope, node, scores, first, targets)
         return none
+    alone = of_one_reader(scope, node, plain, first, AttendFunction)
+    if alone is None:
+        scope.results[node.id] = _of_many(scope, node, values, plain, first, targets)
+        return none
+    with scope.writer.block(f"if {alone.test}:"):
+        alone.write(targets)
+    with scope.writer.block("else:"):
+        scope.results[node.id] = _of_many(scope, node, values, plain, first, targets)
+    return none
+
+
+def _of_many(
+    scope: Scope, node: Node, values: dict[str, Value], plain: dict[str, Value],
+    first: AttendFunction, targets: dict[str, str],
+) -> dict[str, Value]:  # fmt: skip
+    """The lines that call kernels where these can do it, else PyTorch; the results by name."""
     by_folds = scope.file.by_folds
     folded = by_folds(scope, node, values, first.name) if by_folds is not None else None
     if folded is None:
-        scope.results[node.id] = _called(scope, node, plain, first, targets)
-        return none
+        return _called(scope, node, plain, first, targets)
     with scope.writer.block(f"if {folded.test}:"):
         folded.call(targets)
     with scope.writer.block("else:"):
-        scope.results[node.id] = _called(scope, node, plain, first, targets)
-    return none
+        found = _called(scope, node, plain, first, targets)
+    return found
 
 
 def _of_what_is_read(scope: Scope, node: Node) -> Node:

@@ -45,9 +45,9 @@ class FoldFunction(AttendFunction):
 
     def __init__(
         self, scope: Scope, node: Node, values: dict[str, Value],
-        folds: Sequence[WeightedSum | Between], title: str, many: bool,
+        folds: Sequence[WeightedSum | Between], title: str, many: bool, suffix: str = "_fold",
     ):  # fmt: skip
-        super().__init__(scope, node, values, "_fold")
+        super().__init__(scope, node, values, suffix)
         self.many = many
         by_torch = {id: each.operands for id, each in self.body.fused.items()}
         self.take_borders({**by_torch, **taking_borders(folds)} if many else {})
@@ -185,6 +185,7 @@ def by_folds(
     name: str,
     many: bool = True,
     scores: bool = False,
+    alone: bool = False,
 ) -> FoldFunction | ScoreFunction | None:
     """The function that launches kernels; None where no sum is a fold. What becomes of each sum is
     noted. Not `many`: the form for few readers, whose sums are done by kernels of rows that are
@@ -192,7 +193,7 @@ def by_folds(
     if scores:
         return by_scores(scope, node, values, name)
     if not many:
-        return _of_few(folds, scope, node, values, name)
+        return _of_few(folds, scope, node, values, name, alone)
     node = replace(node, op=for_kernels(folds, node.op))
     found: list[WeightedSum | Between] = []
     body = node.op.body
@@ -234,18 +235,23 @@ def _is_single(fold: Found) -> bool:
 
 
 def _of_few(
-    folds: Folds, scope: Scope, node: Node, values: dict[str, Value], name: str
+    folds: Folds, scope: Scope, node: Node, values: dict[str, Value], name: str, alone: bool
 ) -> FoldFunction | None:
     """The function that launches kernels for few readers; None where a sum is no fold, or has no
-    heads that share what they read."""
+    heads that share what they read, if it is not for one reader `alone`."""
     node = replace(node, op=as_folds(node.op))
-    found = all_by_rows(folds(node.op))
+    made = folds(node.op)
+    found = all_by_rows(made)
+    if alone:
+        found = [fold for fold in made if isinstance(fold, WeightedSum) and fold.choice is None]
+        found = found if len(found) == len(made) else []
     if not found or (scope.file.slots and not all(_in_slots(scope, node, f) for f in found)):
         return None
     kept = [replace(fold, slopes=None) for fold in found]
-    made = FoldFunction(scope, node, values, kept, name, many=False)
-    made.write()
-    return made
+    suffix = "_moved_fold" if alone else "_fold"
+    function = FoldFunction(scope, node, values, kept, name, many=False, suffix=suffix)
+    function.write()
+    return function
 
 
 def _in_slots(scope: Scope, node: Node, fold: Found) -> bool:

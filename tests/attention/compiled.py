@@ -88,7 +88,8 @@ def compiled_latent(kind: str, heads: int) -> dict[str, int]:
     its own sizes, and of the scores that they choose by."""
     graph = rewrite(lowered(load_layer("dsa").layer), [choices_within]).graph
     attends = [node.op for node in graph if isinstance(node.op, ir.Attend)]
-    known = {"T#": 64, "T_seen#": 64, "batch": 1, "H": heads, "n": 2048, "HI": 64, "KI": 128}
+    known: dict[str, float] = {"T#": 64, "T_seen#": 64, "batch": 1, "H": heads}
+    known |= {"n": 2048, "HI": 64, "KI": 128}
     known |= {"K": 128, "R": 64, "V": 128, "C": 512}
     if kind == "scores":
         (op,) = (op for op in attends if chooses(op))
@@ -113,7 +114,8 @@ def compiled_rows(paged: bool) -> dict[str, int]:
     op = next(node.op for node in graph if isinstance(node.op, ir.Attend))
     (fold,) = folds(replace(op, body=op.decode, decode=None), slopes_of)
     assert isinstance(fold, WeightedSum)
-    known = {"T#": 1, "T_seen#": 8192, "batch": 64, "H": 128, "K": 128, "R": 64, "V": 128, "C": 512}
+    known: dict[str, float] = {"T#": 1, "T_seen#": 8192, "batch": 64}
+    known |= {"H": 128, "K": 128, "R": 64, "V": 128, "C": 512}
     case = FoldTrial(fold, op, known, {}, dtype=torch.bfloat16)
     cpu = torch.device("cpu")
     rows, columns, _, options = part_blocks(torch.bfloat16, 128, 64, 8192, cpu, 512, 64)

@@ -185,6 +185,31 @@ def compared_latents(way: str) -> dict[str, float]:
     return apart([], [folded, partial(module.mla_memory, pos=pos)], drawn, [False] * len(drawn))
 
 
+def compared_moved(ranks: int) -> dict[str, float]:
+    """Keys that matrices of the tokens between have moved, all at once and by one token, and what
+    a reader alone finds in them."""
+    module: Any = loaded(text_of(archc.load("path_fox").layer, "triton"), "path_fox")
+    module.by_folds = lambda *given: given[0].dtype == torch.float32
+    module.processors_of = lambda device: 4  # parts for it
+    generator = torch.Generator().manual_seed(0)
+    S, shape = 201, (2, 201, 3, 20)
+    drawn = [torch.randn(2, S, 3, n, 20, generator=generator) / 5 for n in (ranks, ranks)]
+    drawn += [torch.randn(shape, generator=generator) for _ in range(2)]
+    drawn += [torch.randn(2, 1, 3, 20, generator=generator)]
+    drawn += [-torch.rand(shape[:3], generator=generator)]
+    runs = [module.pathfox_memory_moved_fold, module.pathfox_memory_moved]
+
+    def found(run: Callable[..., Tensor], *given: Tensor) -> Tensor:
+        u, w, k, v, q, f = given
+        memory = torch.cat([k, k], 1)
+        module.move_by_kernel(memory, S - 1, 0, u[:, :-1], w[:, :-1])
+        memory[:, S - 1] = k[:, S - 1]
+        module.move_by_kernel(memory, S, S - 1, u[:, -1:], w[:, -1:])
+        return torch.cat([memory.flatten(), run(memory[:, :S], q, f, v, S - 1).flatten()])
+
+    return apart([], [partial(found, run) for run in runs], drawn, [False] * 6)
+
+
 def together(found: Tensor | Sequence[Tensor]) -> Tensor:
     """One result as it is, several as numbers one after the other."""
     if isinstance(found, Tensor):
@@ -335,9 +360,9 @@ def apart(
 
 OF_CHOICES: dict[str, Callable[..., dict[str, float]]] = {
     "nsa": compared_choice, "dsa": compared_singly, "index": compared_index,
-    "blocks": compared_blocks, "grouped": compared_grouped,
+    "blocks": compared_blocks, "grouped": compared_grouped, "moved": compared_moved,
 }  # fmt: skip
-"""What is compared of choices, each given how many there are at most."""
+"""What is compared of choices, each given how many there are at most, and of moved keys."""
 
 
 def main() -> int:
@@ -346,7 +371,8 @@ def main() -> int:
     slots = [f"{spec}, {way}" for spec in ("capped_attention", "attention")
              for way in ("slots", "pages")]  # fmt: skip
     slots += ["mla, pages", "mla, turned slots", "mla, turned pages"]
-    chosen = ["nsa, 3", "dsa, 20", "dsa, 50", "index, 9", "blocks, 4", "grouped, 8"]
+    chosen = ["nsa, 3", "dsa, 20", "dsa, 50", "index, 9", "blocks, 4", "grouped, 8", "moved, 1"]
+    chosen += ["moved, 2"]
     for spec in sys.argv[1:] or [*SPECS, *slots, *chosen]:
         title, _, way = spec.partition(", ")
         if title == "mla":
