@@ -120,7 +120,7 @@ class Pool:
         self.model, self.kind = model, text_model(model)
         whole = None if pages is None else pages * PAGE
         bounds = [each for each in (capacity, self.kind.limit, whole) if each is not None]
-        self.most = min(bounds, default=None)
+        self.most, self.paged = min(bounds, default=None), pages is not None
         self.free = list(range(slots))[::-1]
         self._live, self._done = dict[int, Continued](), dict[int, Continued]()
         self._next = 0
@@ -261,8 +261,9 @@ class Pool:
         before any token is drawn."""
         if not self._live:
             return {}
-        self._go_on()
-        self._let_wait()
+        if self.paged:
+            self._go_on()
+            self._let_wait()
         order, chosen = self._chosen()
         seen = self.lanes.seen()
         told = torch.cat([seen.flatten(), *chosen]).tolist()  # read from the device once

@@ -144,6 +144,16 @@ def fla(sizes: Mapping[str, int], device: str) -> tuple[nn.Module, Callable[...,
     return model, loss
 
 
+@torch.no_grad()
+def draw(model: nn.Module) -> None:
+    """Draw what tokens are multiplied by, and the embedding, as fla's `KDAForCausalLM` does: gates
+    of both models are as far from 1 then."""
+    for name, p in model.named_parameters():
+        last = name.rpartition(".")[2]
+        if last == "E" or last.startswith("W_") or (last == "weight" and p.dim() == 2):
+            p.normal_(0, 0.02)
+
+
 class Step:
     """One step of AdamW on weights in float32, of which the model has copies."""
 
@@ -182,7 +192,7 @@ def trained(which: str, given: Namespace) -> dict[str, Any]:
     sizes = sizes_of(given)
     torch.manual_seed(0)
     model, loss = {"ours": ours, "fla": fla}[which](sizes, given.device)
-    model.train()
+    draw(model.train())
     text, generator = words(sizes["vocab"]).to(given.device), torch.Generator().manual_seed(0)
     step, losses, ends = Step(model), list[Tensor](), list[float]()
     first = min(20, given.steps // 2)
@@ -214,7 +224,8 @@ def profiled(which: str, given: Namespace) -> list[tuple[str, float, int]]:
     """What takes the GPU longest in a step."""
     sizes = sizes_of(given)
     model, loss = {"ours": ours, "fla": fla}[which](sizes, given.device)
-    step = Step(model.train())
+    draw(model.train())
+    step = Step(model)
     tokens = words(sizes["vocab"])[: given.batch * (given.length + 1)].to(given.device)
 
     def once() -> None:
