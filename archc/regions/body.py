@@ -11,9 +11,10 @@ from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node, Type
+from archc.ir.of_parameters import is_of_parameters
 from archc.ir.token_region import Past
 from archc.ir.typing import layer_graph
-from archc.regions.token_ops import is_free, is_of_parameters
+from archc.regions.token_ops import is_free
 
 
 @dataclass

@@ -10,9 +10,6 @@ OF_POSITIONS = (ir.Position, ir.Constant, ir.Delta, ir.Elementwise, ir.Reduce, i
 """Ops that tables are made by: no parameter is behind them, no input, and no layer that is called,
 which may have parameters."""
 
-OF_PARAMETERS = 4
-"""How many ops a program makes again of parameters alone."""
-
 
 def fits(graph: Graph, node: Node, stream: str) -> bool:
     """Whether a node is computed token by token from few tokens: elementwise, a reduction over
@@ -104,17 +101,6 @@ def is_free(graph: Graph, id: int) -> bool:
     if isinstance(node.op, ir.Constant | ir.Delta):
         return True
     return isinstance(node.op, ir.Elementwise) and all(is_free(graph, o) for o in node.operands)
-
-
-def is_of_parameters(graph: Graph, id: int) -> bool:
-    """Whether a value is made of parameters and numbers alone, by few ops an element: a program
-    makes it again for less than what it takes to launch them."""
-    every = [graph[each] for each in (id, *graph.ancestors(id))]
-    made = [node for node in every if isinstance(node.op, ir.Elementwise)]
-    rest = [node for node in every if not isinstance(node.op, ir.Elementwise)]
-    return 0 < len(made) <= OF_PARAMETERS and all(
-        isinstance(node.op, ir.Param | ir.Constant) for node in rest
-    )
 
 
 def is_table(graph: Graph, id: int, stream: str) -> bool:

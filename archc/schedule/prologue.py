@@ -1,14 +1,15 @@
 """Layer IR -> layer IR: what a recurrence's inputs are made of moves into the recurrence.
 
     log_alpha = -exp(A_log) * softplus(f + dt_bias); recurrence(log_alpha = log_alpha)
-        ->  recurrence(f = f, scale = -exp(A_log), dt_bias = dt_bias), which begins with these ops
+        ->  recurrence(f = f, A_log = A_log, dt_bias = dt_bias), which begins with these ops
 
 The kernels then read what a product of matrices has written, and no input is written and read
 again on its way to them. Gates are computed in float32 there, whatever f has.
 
 What moves is elementwise, runs along the tokens, and is read by nothing else: so no kernel has to
 look across a dim for it, as for a norm. In its place enters one value that is as large; what is of
-parameters alone stays, as it is the same for every token. Every kernel that reads it computes it
+parameters alone is made again of them if it is a number a head, which takes less than launches of
+its own, and else stays, as it is the same for every token. Every kernel that reads it computes it
 again, and where it has a dim of its own that takes longer than memory does if it has an exp in it,
 unless it has a dim more than what it is made of, as exp(dt[D] A[D, N]):
 on an H200 a softplus for each channel of a gate made the kernels 3.3 ms slower and what is around
@@ -23,6 +24,7 @@ from dataclasses import dataclass, replace
 from archc.functions.definitions import FUNCTIONS
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
+from archc.ir.of_parameters import is_of_parameters
 from archc.ir.rewrite import rewrite
 from archc.schedule.axes import own_dims
 from archc.schedule.forms import Differentiate, bare, derived
@@ -70,14 +72,15 @@ def considered(graph: Graph, recurrence: Node) -> Iterator[Prologue]:
     """The prologue of each capture of a Recurrence, and whether it moves into the Recurrence."""
     for name, operand in zip(recurrence.op.captures, recurrence.operands, strict=False):
         ops = _alone(graph, recurrence, operand)
-        own = {node.id for node in ops}
-        every = (o for n in ops for o in n.operands if o not in own)
-        reads = tuple(o for o in dict.fromkeys(every) if not is_number(graph, o))
+        reads = _read(graph, ops)
         if ops:
             one = _is_one(graph, recurrence, operand, reads)
             costly = _is_costly(graph, recurrence, ops)
             rule = "several" if not one else "costly" if costly else "moves"
             rule = "moves" if _is_wider(graph, recurrence, operand, reads) else rule
+            if rule == "moves":
+                ops = [*_again(graph, recurrence, reads), *ops]
+                reads = _read(graph, ops)
             yield Prologue(name, tuple(ops), reads, rule)
         else:
             shared = may_move(graph, graph[operand], recurrence.op.stream.name)
@@ -99,6 +102,21 @@ def _alone(graph: Graph, recurrence: Node, capture: int) -> list[Node]:
         if alone and node.id not in kept and may_move(graph, node, recurrence.op.stream.name):
             found[node.id] = node
     return [*found.values()][::-1]
+
+
+def _read(graph: Graph, ops: Sequence[Node]) -> tuple[int, ...]:
+    """The values that ops read and do not make, numbers aside."""
+    own = {node.id for node in ops}
+    every = (o for n in ops for o in n.operands if o not in own)
+    return tuple(o for o in dict.fromkeys(every) if not is_number(graph, o))
+
+
+def _again(graph: Graph, recurrence: Node, reads: Sequence[int]) -> list[Node]:
+    """The ops that make those values that are of parameters alone and a number a head."""
+    heads = {*recurrence.op.heads}
+    found = [o for o in reads if is_of_parameters(graph, o) and {*graph[o].type.names} <= heads]
+    before = set().union(*({o, *graph.ancestors(o)} for o in found))
+    return [n for n in graph if n.id in before and isinstance(n.op, ir.Elementwise)]
 
 
 def _is_one(graph: Graph, recurrence: Node, capture: int, reads: Sequence[int]) -> bool:

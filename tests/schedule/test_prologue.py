@@ -42,8 +42,14 @@ def test_gates_are_made_by_the_recurrence() -> None:
     op = recurrence_of(with_prologues(gated())).op
     assert "f" in op.captures and "b" in op.captures and "log_alpha" not in op.captures
     given = {n.op.name for n in op.chunked.forward if isinstance(n.op, ir.Input)}
-    assert {"f", "b", "log_alpha_of_A"} <= given
-    assert {"d.f", "d.b", "d.log_alpha_of_A"} <= set(op.chunked.backward.outputs)
+    assert {"f", "b", "A"} <= given
+    assert {"d.f", "d.b", "d.A"} <= set(op.chunked.backward.outputs)
+
+
+def test_what_parameters_make_is_made_again_by_heads_alone() -> None:
+    """-exp(A_log) of each head; that of each channel is made once."""
+    op = recurrence_of(with_prologues(lowered(archc.load("mamba").layer))).op
+    assert "a_of_A_log" in op.captures and "A_log" not in op.captures
 
 
 def test_every_input_has_its_reason() -> None:
