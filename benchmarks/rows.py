@@ -43,7 +43,7 @@ def with_fla(parser: ArgumentParser) -> ArgumentParser:
 
 
 def prepare_fla(given: Namespace) -> None:
-    """From now on fla's autotuners time each candidate for 25 ms, a quarter of what is usual, or
+    """From now on fla's autotuners time each candidate for 10 ms, a tenth of what is usual, or
     time none and compile a share of them."""
     if given.share:
         compile_a_share(*given.share)
