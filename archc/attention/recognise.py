@@ -496,8 +496,10 @@ class Reading:
             names = self.body[operand].type.names
             pairs = zip(names, labels, strict=True)
             gone |= dict.fromkeys(name for name, label in pairs if label not in out)
-        dims = " and ".join(f"`{name}`" for name in gone)
-        return f"each pair has a number for each entry of {dims}, over which these are summed"
+        own = [n for n in node.type.names if n not in (self.reader.name, self.read.name, "batch")]
+        dims = " and ".join(f"`{name}`" for name in gone or own)
+        summed = ", over which these are summed" if gone else ""
+        return f"each pair has a number for each entry of {dims}{summed}"
 
     def _side(self, node: Node) -> str:
         """Whether a value is of the reader or of the token read."""

@@ -156,6 +156,14 @@ def _of_heads(scope: Scope, axes: Sequence[Axis]) -> list[str]:
     return [f"if `{name}` is a dim of heads, let the block be for each of them: `over {name}`"]
 
 
+def _by_sums(axes: Sequence[Axis]) -> list[str]:
+    """A help where a state of more dims is read as if it were a matrix."""
+    if len(axes) < 3:
+        return []
+    dims = ", ".join(axis.name for axis in axes)
+    return [f"a product of what has the dims {dims} is a sum by name: `sum[{axes[-2]}](a * b)`"]
+
+
 def _of_groups(scope: Scope, left: Sequence[Axis], right: Sequence[Axis]) -> list[str]:
     """A help where a block is over heads, and one of two vectors has a dim more."""
     short, long = sorted((left, right), key=len)
@@ -260,7 +268,7 @@ def transpose(scope: Scope, value: Value, span: Span) -> Value:
             span,
             "`.T` is for two dims",
             others=[(tensor.origin, "from here")],
-            helps=_of_heads(scope, axes)
+            helps=_of_heads(scope, axes) or _by_sums(axes)
             if scope.memory
             else _no_row(axes[0])
             if len(axes) == 1

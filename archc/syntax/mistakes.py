@@ -304,6 +304,8 @@ def _no_operator(source: Source, at: Span, left: str, report: Report) -> Refused
         helps = [f"write `{left} * {right}`"]
     elif left in habits.SAME:
         helps = [f"write `{left}({right})`"]
+    elif line.split()[:1] == ["blocks"] and left == "size":
+        helps = [f"how many tokens a block has follows `of`: `blocks b of {right} every {right}:`"]
     else:
         helps = [
             f"write the operator: `{left} * {right}` for each element, `{left} @ {right}` for "

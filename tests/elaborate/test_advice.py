@@ -63,6 +63,14 @@ CASES = {
     ),
     "a product that is turned": (["output y = W @ x"], "E0301", "W @ x", "`x @ W`"),
     "a transpose of a token's value": (["output y = x.T"], "E0304", "x.T", "split[d as J](x)"),
+    "a state of three dims as a matrix": (
+        ["recurrence S[n, H, K]:", "    S[t] = 0.5 * S[t-1] + q", "    o = S[t].T @ x", "output o"],
+        "E0304", "S[t].T", "`sum[H](a * b)`",
+    ),
+    "the size of blocks": (
+        ["blocks b of size n every n:", "    m[K] = max(k)", "output x"], "E0012", "n",
+        "`blocks b of n every n:`",
+    ),
     "a product with no dims": (
         ["l = sum[d](x * x)", "output y = l @ W"], "E0301", "l @ W", "scale with `*`",
     ),
