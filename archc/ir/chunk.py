@@ -22,6 +22,7 @@ from inspect import isabstract
 from typing import Any
 
 from archc.dims import size_symbol
+from archc.ir.chunk_ops.convolved import Convolved
 from archc.ir.chunk_ops.joint_pairs import GateShares, JointPairs, MixSum
 from archc.ir.chunk_ops.op import ChunkOp
 from archc.ir.chunk_ops.pairs import SUMS, GateGradient, Gram, Mix, Spans, SpansGradient

@@ -57,6 +57,19 @@ def moved(x: Tensor, dim: int, steps: int, fill: float = 0.0) -> Tensor:
     return torch.cat([new, kept] if steps > 0 else [kept, new], dim)
 
 
+def convolved(weights: Tensor, x: Tensor, count: int) -> Tensor:
+    """The sums over the past for the last `count` tokens of x [..., S], with the last one's weights
+    [..., S] moved to each: one product for one token, else by Fourier transforms. These are in
+    float64: a token has a share of what is rounded of all others, which may be much larger."""
+    tokens, dtype = x.shape[-1], torch.promote_types(weights.dtype, x.dtype)
+    weights, x = weights.double(), x.double()
+    if count == 1:
+        return (weights * x).sum(-1, keepdim=True).to(dtype)
+    size = 1 << (2 * tokens - 1).bit_length()
+    spectrum = torch.fft.rfft(weights.flip(-1), size) * torch.fft.rfft(x, size)
+    return torch.fft.irfft(spectrum, size)[..., tokens - count : tokens].to(dtype)
+
+
 def sums_before(x: Tensor, dim: int) -> Tensor:
     """The sum of all earlier elements; nothing is subtracted."""
     return moved(x, dim, 1).cumsum(dim)

@@ -366,8 +366,12 @@ def block_tokens(
 
 
 def extreme_of(x: Tensor, dim: int, function: Callable) -> Tensor:
-    """amax or amin over tokens, of which there may be none."""
-    nothing = -math.inf if function is torch.amax else math.inf
+    """amax or amin over tokens, of which there may be none; of whole numbers the least or largest
+    stands for none."""
+    least, most = -math.inf, math.inf
+    if not x.is_floating_point():
+        least, most = torch.iinfo(x.dtype).min, torch.iinfo(x.dtype).max
+    nothing = least if function is torch.amax else most
     return function(torch.cat([x, torch.full_like(x.sum(dim, keepdim=True), nothing)], dim), dim)
 
 

@@ -31,6 +31,7 @@ from archc.backends.expression import ATOM, Text, whole
 from archc.backends.index import permuted
 from archc.backends.writer import INDENT, Names, Writer, identifier
 
+from archc.attention.convolved import convolved
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.choices import chooses
@@ -268,7 +269,8 @@ def attend(scope: Scope, node: Node) -> Value:
     node = _of_what_is_read(scope, node)
     values = _entering(scope, node)
     plain, scores = with_truth_values(scope, values), scoring(scope, node, values)
-    first = AttendFunction(scope, node if scores is None else scores, plain)
+    moved = node if scope.file.slots else replace(node, op=convolved(node.op))
+    first = AttendFunction(scope, moved if scores is None else scores, plain)
     first.write()
     targets, none = first.targets(), Value(Text("None"), (), DATA)
     if scores is not None:
@@ -293,11 +295,11 @@ def _of_many(
     by_folds = scope.file.by_folds
     folded = by_folds(scope, node, values, first.name) if by_folds is not None else None
     if folded is None:
-        return _called(scope, node, plain, first, targets)
+        return _called(scope, first.node, plain, first, targets)
     with scope.writer.block(f"if {folded.test}:"):
         folded.call(targets)
     with scope.writer.block("else:"):
-        found = _called(scope, node, plain, first, targets)
+        found = _called(scope, first.node, plain, first, targets)
     return found
 
 

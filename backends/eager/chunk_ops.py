@@ -404,6 +404,16 @@ def detach(scope: Scope, node: Node) -> Value:
     return x if x.kind == NUMBER else Value(call(f"{x.text.at(ATOM)}.detach"), x.layout, x.kind)
 
 
+def convolved(scope: Scope, node: Node) -> Value:
+    """`convolved(w, u, T)`, both with the tokens read in the end."""
+    op = node.op
+    rest = [name for name in scope.node_layout(node) if name != op.reader.name]
+    values = [tensor(scope, id) for id in node.operands]
+    both = [aligned(x.text, x.layout, [*rest, op.read]) for x in values]
+    text = applied("convolved", *both, scope.length(op.reader))
+    return settled(scope, node, text, [*rest, op.reader.name])
+
+
 CHUNK_EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
     ck.Chunks: chunks,
     ck.Tokens: tokens,
@@ -428,5 +438,6 @@ CHUNK_EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
     ck.GateShares: gate_shares,
     ck.Inverse: inverse,
     ck.Detach: detach,
+    ck.Convolved: convolved,
 }
 """Op -> emission; Conjugate, which has a body, stands in `table.py`."""

@@ -23,6 +23,7 @@ from archc.backends.triton.score_op import ScoreFunction, by_scores, rows_suffic
 from archc.backends.triton.slot_op import SlotOp, by_slots
 
 from archc.attention.between import SPAN, Between, rows_of_token
+from archc.attention.convolved import convolved
 from archc.attention.reach import reaches
 from archc.attention.recognise import Found, sums
 from archc.attention.row_heads import all_by_rows
@@ -298,6 +299,8 @@ def told(attend: ir.Attend, node: Node, fold: Found) -> str:
     if is_library(attend.body, node, fold):
         return "scaled_dot_product_attention of torch"
     if isinstance(fold, Refusal):
+        if convolved(attend) is not attend:
+            return "a convolution along the tokens, by Fourier transforms"
         return f"all pairs at once: {fold.reason}"
     if isinstance(fold, Between):
         shortest = SPAN // rows_of_token(len(fold.ranks))

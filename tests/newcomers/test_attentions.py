@@ -259,3 +259,24 @@ def test_a_matrix_of_positions() -> None:
         return x + (u * mixed) @ p["V"]
 
     held("spatial_gate", reference, {"x": [2, 5, 4]}, d=4, f=6, e=3, length=6)
+
+
+def test_a_convolution_along_all_tokens() -> None:
+    """Filters of distances alone: made for the last token, and moved."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        q, k, v = (x @ p[name] for name in ("W_q", "W_k", "W_v"))
+        back = torch.arange(x.shape[1], dtype=x.dtype)
+        far = torch.sin(back[:, None] * p["w"] + p["b"]) @ p["W_f"]
+        far = far * torch.exp(-torch.exp(p["a"]) * back[:, None])
+        table = p["E"][back.long().clamp(max=3)]
+        weights = far + table + torch.where(back[:, None] < 4, table, 0)
+        u = k * v
+        rows = [
+            sum(weights[t - s] * u[:, s] for s in range(t + 1)) + p["D"] * u[:, t]
+            for t in range(x.shape[1])
+        ]
+        return q * torch.stack(rows, 1)
+
+    held("long_convolution", reference, {"x": [2, 7, 4]}, d=4, F=3)
