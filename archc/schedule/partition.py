@@ -27,8 +27,9 @@ from archc.ir.kernel import Buffer, Kernel, Kernels
 from archc.ir.roles import OUTPUT, PREPARE, SCAN, SCORES, SOLVE, SYSTEM, held
 from archc.ir.value_names import unsaved
 from archc.schedule.axes import counts_chunks, own_dims, reduction_dims, scans_numbers
-from archc.schedule.kept import Kept
+from archc.schedule.kept import DIM, Kept
 from archc.schedule.levels import CHUNKS, PAIRS, Levels, is_renamed, kind_of, split_of
+from archc.schedule.plain_factors import only_adds
 from archc.schedule.wide_scans import BLOCK, MOST
 
 WHY = {
@@ -39,6 +40,9 @@ EACH = "along the chunks"
 
 LONG, SHORT = 64, 32
 """The longest block of a dim of which a program does a part: with pairs it has many tiles."""
+
+AHEAD = 32 * 1024
+"""Bytes that a walk loads at a chunk, three chunks of which leave room for a second program."""
 
 
 def partition(
@@ -178,13 +182,26 @@ class _Partition:
             nodes = [*self._inside(start, stores.values()), *recurrence.op.body]
             loads, grid = self._loads(stores.values()), self._grid(nodes, walked=True)
             split = split_of(self.graph, recurrence, self.heads)
+            made_of = [node for node in nodes if node.id not in stores.values()]
+            most = SHORT if split and self._waits(recurrence, made_of, split) else LONG
             made.append(
                 Kernel(
                     self._title(SCAN), self.graph, loads, stores, grid, split, recurrence.id, ends,
-                    (EACH,),
+                    (EACH,), most=most,
                 )
             )  # fmt: skip
         return made
+
+    def _waits(self, recurrence: Node, nodes: Iterable[Node], split: Axis) -> bool:
+        """Whether a walk reads its states as it makes them, each product waiting for the one
+        before, and loads so little that a second program of it can multiply meanwhile."""
+        loaded = [
+            self.kept.bytes(node.id) // (DIM // SHORT if split in node.type.axes else 1)
+            for node in nodes
+            if isinstance(node.op, ir.Input) or node.id in self.names
+            if any(axis.kind == "stream" for axis in node.type.axes)
+        ]  # fmt: skip
+        return not only_adds(recurrence.op) and sum(loaded) <= AHEAD
 
     def _loads(self, own: Collection[int]) -> dict[int, str]:
         """Nodes that a kernel reads from memory: made elsewhere, and inputs."""

@@ -108,8 +108,9 @@ def _launches(
     """The launches of a program: how many programs each has, constants, and what limits it."""
     programs = function.programs(made, batch)
     if not is_launched_twice(made.lowered.program):
-        limit = [f"registers={FOUR_PROGRAMS}"] if sums_gates(made.kernel) else []
-        yield programs, {}, limit
+        few = FOUR_PROGRAMS if sums_gates(made.kernel) else None
+        few = THREE_PROGRAMS if solves(made.kernel) else few
+        yield programs, {}, [f"registers={few}"] if few else []
         return
     yield programs, {"AGAIN": "0", "RUN": "1"}, [f"registers={THREE_PROGRAMS}"]
     run = function.body.names.fresh("run")
@@ -122,6 +123,12 @@ def sums_gates(kernel: Kernel) -> bool:
     row, whose loads and stores wait the less for each other the more programs run at once."""
     made = (node for node in made_here(kernel) if isinstance(node.op, ck.Sums) and node.op.gates)
     return kernel.split is not None and kernel.walk is None and any(made)
+
+
+def solves(kernel: Kernel) -> bool:
+    """Whether a kernel inverts the system of a chunk: its products wait for each other."""
+    made = (n for n in made_here(kernel) if isinstance(n.op, ck.Inverse))
+    return kernel.walk is None and any(n.type.axis(n.op.row).size == ck.CHUNK for n in made)
 
 
 def is_launched_twice(program: Program) -> bool:

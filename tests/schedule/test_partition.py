@@ -311,3 +311,17 @@ def test_a_kernel_with_too_many_products_is_cut_where_half_of_them_have_followed
     names = [each.name for each in partition(*given).kernels]
     assert names == ["memory_chunk_prepare", "memory_inter_chunk_scan", "memory_chunk_output",
                      "memory_chunk_output_2"]  # fmt: skip
+
+
+def test_walks_that_correct_rows_and_load_little_have_fewer_columns() -> None:
+    """Two programs run at once then. KDA's loads rows under two scales, for which there is no room;
+    others only add to their states, and wait for nothing."""
+    found = {}
+    for spec in ("delta", "kda", "gla"):
+        (plan,) = plans_of(archc.load(spec).layer, Conditions())
+        for part in plan.parts:
+            walks = [each for each in part.kernels.kernels if each.walk is not None]
+            found[spec, part.title] = [each.most for each in walks if len(each.grid) == 2]
+    assert found["delta", "forward"] == [32]
+    assert {most for key, each in found.items() if key[0] != "delta" for most in each} == {64}
+    assert found["delta", "gradient"] == found["delta", "inference"] == [64]
