@@ -13,12 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import sympy
+
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite_graph
 
+NOTHING = ir.Constant(sympy.Integer(0))
 COMPARED = ("le", "lt", "ge", "gt", "eq", "ne")
 
 
@@ -77,7 +80,7 @@ def _factors(graph: Graph, id: int) -> Iterator[tuple[int, bool]]:
     if node.op == ir.Elementwise("mul"):
         for operand in node.operands:
             yield from _factors(graph, operand)
-    elif node.op == ir.Elementwise("where") and graph[node.operands[2]].op == ir.Constant(0):
+    elif node.op == ir.Elementwise("where") and graph[node.operands[2]].op == NOTHING:
         yield node.operands[0], True
         yield from _factors(graph, node.operands[1])
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -40,7 +42,7 @@ OTHERS = {
     "blocks": ("param a[H, V]", "s <= t", f"sum[s](where(t // 4 == s // 4, {FAR}, 0) * v[s])"),
     "later tokens": ("param a[H, V]", "all s", "sum[s](exp(-abs(a) * abs(t - s)) * v[s])"),
 }  # fmt: skip
-SIZES = {"H": 2, "V": 3, "P": 4}
+SIZES: dict[str, Any] = {"H": 2, "V": 3, "P": 4}
 LOOSE = {"retain_graph": True, "allow_unused": True}
 
 

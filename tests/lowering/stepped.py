@@ -221,6 +221,7 @@ class Launch:
         if state and self.pools:
             shape[0] = BATCH + 2
         if name in self.kernel.summed:
+            assert self.kernel.split is not None
             shape.insert(0, -(-int(evaluate(self.kernel.split.size, self.known)) // self.block))
         if type.dtype == "real":
             return torch.full(shape, torch.nan, dtype=torch.float64)
