@@ -5,16 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from archc.lowering.pairs import LIMIT
 from tests.lowering import chunk_programs as programs
 from tests.tile.cases import Case, Drawn, block
 
 
 def gates(draw: Drawn, kind: str, *shape: int) -> Tensor:
     """Log gates [..., T, H, K]: `soft` ones, `strong` ones, some that forget everything at once
-    (`hard`), none (`none`), -1e4 at every second row (`deep`), or -inf here and there (`never`)."""
+    (`hard`), none (`none`), -1e4 at every second row (`deep`), or -inf here and there (`never`);
+    `edge`: as much in 32 rows as factors that share the middle one have room for."""
     soft = torch.nn.functional.logsigmoid(draw.normal(*shape).double())
     if kind == "strong":
-        return 2 * soft
+        return 2.5 * soft
     if kind == "hard":
         return torch.where(draw.normal(*shape, 2)[..., 0] > 1.0, -1e4, 8 * soft)
     if kind == "deep":
@@ -22,6 +24,8 @@ def gates(draw: Drawn, kind: str, *shape: int) -> Tensor:
         return torch.where(at, -1e4, soft)
     if kind == "never":
         return torch.where(draw.normal(*shape, 2)[..., 0] > 1.2, -torch.inf, soft)
+    if kind == "edge":
+        return torch.full_like(soft, -(LIMIT - 0.5) / 32)
     return soft * (0.0 if kind == "none" else 1.0)
 
 

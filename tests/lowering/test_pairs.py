@@ -28,7 +28,7 @@ def is_right(case: Case, exact: bool = True, limit: float = 1e-12) -> None:
 
 
 @pytest.mark.parametrize("make", [scores, scores_gradient])
-@pytest.mark.parametrize("kind", ["soft", "strong", "none", *HARD])
+@pytest.mark.parametrize("kind", ["soft", "strong", "none", "edge", *HARD])
 def test_pairs_are_right_for_every_gate(make, kind: str) -> None:
     is_right(make(Drawn(), kind=kind))
 
@@ -49,6 +49,15 @@ def test_a_pair_may_decay_by_the_gates_between_its_rows_alone(make, kind: str) -
 @pytest.mark.parametrize("kind", ["soft", "hard"])
 def test_sums_need_not_stand_in_memory(make, kind: str) -> None:
     is_right(make(Drawn(), kind=kind, from_memory=False, C=32))
+
+
+@pytest.mark.parametrize("make", [scores, scores_gradient])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_factors_have_room_up_to_the_limit(make, dtype: torch.dtype) -> None:
+    """Numbers a thousand times as large or as small change nothing."""
+    limit = 1e-2 if dtype == torch.bfloat16 else 1e-5
+    for size in (1e-3, 1.0, 1e3):
+        is_right(make(Drawn(dtype, size=size), kind="edge", C=64), exact=False, limit=limit)
 
 
 @pytest.mark.parametrize("make", [scores, scores_gradient])

@@ -36,17 +36,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Where a case draws its numbers: a dtype for the data, a device, and a seed."""
+    """Where a case draws its numbers: a dtype for the data, a device, a seed, and how large normal
+    numbers are."""
 
     dtype: torch.dtype = torch.float64
     device: str = "cpu"
     seed: int = 0
+    size: float = 1.0
 
     def normal(self, *shape: int) -> Tensor:
         """Normal numbers, rounded to the dtype."""
         generator = torch.Generator("cpu").manual_seed(self.seed + sum(shape))
         made = torch.randn(*shape, generator=generator, dtype=torch.float64)
-        return made.to(self.dtype).to(self.device)
+        return (self.size * made).to(self.dtype).to(self.device)
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """Memory that a program must fill."""
