@@ -144,8 +144,8 @@ def cost(kernel: Kernel, setting: Setting, device: Device) -> Cost:
 
 
 def _waits(kernel: Kernel) -> bool:
-    """Whether a walk along chunks does more with a state than add to it, which waits for what was
-    done at the chunk before."""
+    """Whether a walk along chunks multiplies a state by matrices on its way to the next, which
+    waits for what was done at the chunk before."""
     if kernel.walk is None or walks_tokens(kernel):
         return False
     op = kernel.graph[kernel.walk].op
@@ -155,7 +155,7 @@ def _waits(kernel: Kernel) -> bool:
         if state.before in inputs:
             after = op.body.descendants(inputs[state.before])
             between = [n for n in after if n == last or last in op.body.descendants(n)]
-            if any(op.body[n].op != ir.Elementwise("add") for n in between):
+            if not all(isinstance(op.body[n].op, ir.Elementwise) for n in between):
                 return True
     return False
 
@@ -222,18 +222,19 @@ def _lengths(program: Program) -> dict[str, sympy.Expr]:
 
 
 def _paired(program: Program, step: Step) -> tuple[float, float, float]:
-    """A product for each level of the tree of the rows. What mixes with one matrix has one product,
-    and what decays alike one decay."""
+    """One product, as of gates that do not forget everything within a chunk, and two factors of
+    decay, which are looked at for that. What mixes with one matrix has one product, and what decays
+    alike the same factors."""
     node, gates = step.node, program.steps[step.operands[-1]].node
     rows = program.length(gates.type.axis(node.op.row))
     dims = program.elements(gates.type.axes) // rows
-    each = float(_levels(rows) * rows * dims)
+    each = float(rows * dims)
     alike = [s for s in program.steps.values() if _is_paired(s, step.operands[-1])]
     before = [s for s in alike[: alike.index(step)] if not isinstance(s.node.op, ck.Gram)]
     made = {matrix for s in before for matrix in matrices(s.node)}
     own = 1 if isinstance(node.op, ck.Gram) else len({*matrices(node)} - made)
     lots = len(node.op.terms) if isinstance(node.op, ck.JointPairs) else 1
-    return 2.0 * own * rows * each, 4 * lots * each, each * (step is alike[0])
+    return 2.0 * own * rows * each, 8 * lots * each, 2 * each * (step is alike[0])
 
 
 def _is_paired(step: Step, gates: Key) -> bool:
@@ -266,7 +267,8 @@ PIECES = {
     ck.Gram: _paired, ck.Mix: _paired, ck.MixSum: _paired, ck.GateShares: _paired,
     ck.Inverse: _inverse, ck.Conjugate: _conjugate,
 }  # fmt: skip
-"""Ops that are made of products: level by level of the tree of the rows, or turn by turn."""
+"""Ops that are made of products: of pairs of rows, level by level of a tree of them, or turn by
+turn."""
 
 
 # --- what is said of a whole graph ----------------------------------------------------------------

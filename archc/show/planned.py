@@ -20,7 +20,7 @@ from archc.ir.chunk import ChunkForm, rows_of_token, usual_tokens
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernels
 from archc.ir.sizes import Number, callee_sizes, evaluate, resolve_sizes
-from archc.ir.value_names import cotangent
+from archc.ir.value_names import cotangent, is_saved
 from archc.lowering.steps import stepping
 from archc.lowering.values import Refusal
 from archc.recurrence.chunk.chunked import studies
@@ -187,7 +187,9 @@ def _planned(
     cut = {t: _cut(node, graph, f"{name}_{end}", fused) for t, graph, end, fused in graphs}
     chunk, why = _chunk(layer, form, cut.values(), known, wanted)
     setting = Setting({**known, CHUNK: chunk}, wanted.dtype)
-    parts = [_part(title, kernels, setting, wanted.device) for title, kernels in cut.items()]
+    kept = widths(cut["forward"], wanted.dtype)
+    handed = {name: width for name, width in kept.items() if is_saved(name)}
+    parts = [_part(title, each, setting, wanted.device, handed) for title, each in cut.items()]
     one = Setting({**setting.sizes, str(TIME.size): 1, node.op.stream.size.name: 1}, wanted.dtype)
     parts += _steps("one token", layer.graph, node, f"{name}_step", one, wanted.device)
     return Planned(layer, node, name, setting, wanted, tuple(parts), sizes, chunk_why=why)
@@ -285,13 +287,16 @@ def _steps(
     buffers = tuple(Buffer(each, own[id].type) for each, id in own.outputs.items())
     moved = {*own.outputs, *(n.op.name for n in own if isinstance(n.op, ir.Input))}
     wide = moved - set(narrow) if narrow is not None else ()
-    return (_part(title, Kernels(own, (kernel,), buffers), setting, device, wide),)
+    kernels = Kernels(own, (kernel,), buffers)
+    width = widths(kernels, setting.dtype)
+    wider = {name: WIDE for name in wide if width.get(name) == setting.data}
+    return (_part(title, kernels, setting, device, wider),)
 
 
 def _part(
-    title: str, kernels: Kernels, setting: Setting, device: Device, wide: Collection[str] = ()
+    title: str, kernels: Kernels, setting: Setting, device: Device, known: Mapping[str, int]
 ) -> Part:
-    width = dict(widths(kernels, setting.dtype))
-    width |= {name: WIDE for name in wide if width.get(name) == setting.data}
+    """The part of a plan that some kernels are; `known`: bytes of a number of some tensors."""
+    width = {**widths(kernels, setting.dtype), **known}
     own = Setting(setting.sizes, setting.dtype, width)
     return Part(title, kernels, width, total(kernels, own, device))
