@@ -264,11 +264,13 @@ SHAPES = {"lstm": (16, 1024, 1, 1024), "slstm": (16, 1024, 4, 512)}
 BOUNDED = """layer Bounded(d, H, K = 128, V = 128):
     input x[d]
     param W_q, W_k[d, H, K]; W_v[d, H, V]; W_o[H, V, d]; W_beta[d, H]; W_f[d, H, K]
+    param A_log[H] = log(uniform(1, 16))
+    param dt_bias[H, K] = inverse_softplus(loguniform(0.001, 0.1))
     chunk: bound log(alpha) >= -5
     q = l2norm[K](x @ W_q)
     k = l2norm[K](x @ W_k)
     v = x @ W_v
-    alpha = exp(-5 * sigmoid(x @ W_f))
+    alpha = exp(-5 * sigmoid(exp(A_log) * (x @ W_f + dt_bias)))
     beta  = sigmoid(x @ W_beta)
     recurrence S[K, V] over H:
         S[t] = (I - beta * k @ k.T) @ diag(alpha) @ S[t-1] + beta * k @ v.T

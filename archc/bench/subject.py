@@ -158,13 +158,14 @@ def inputs_of(before: ir.Layer, sizes: Mapping[str, Number]) -> Sequence[Input]:
 
 def _enters(memory: ir.Layer, fused: bool) -> tuple[Entering, ...]:
     """The inputs of the memory. A gate is a decay, or one number a head; what a fused memory makes
-    its gates of is no wider than the rest."""
+    its gates of is no wider than the rest, and parameters are parts of gates."""
     found = []
     for _, op in memory.inputs:
         dims = [axis for axis in op.type.axes if axis.kind == "dim"]
         gate = gate_of(op.name) is not None or len(dims) < 2
-        wide = stays_wide(op) and not (fused and "t" in op.type.names)
-        found.append(Entering(op.name, wide, gate))
+        along = "t" in op.type.names
+        wide = stays_wide(op) and not (fused and along)
+        found.append(Entering(op.name, wide, gate or (fused and not along)))
     return tuple(found)
 
 
