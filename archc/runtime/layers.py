@@ -76,6 +76,11 @@ def check_chunk(layer: str, chunk: int | None) -> None:
         )
 
 
+def any_length(want: Any) -> bool:
+    """Whether a dim may have any length, or any one that others have, too."""
+    return want is None or type(want) is str
+
+
 def check_kept(layer: str, name: str, x: Tensor, shape: tuple) -> None:
     """Refuse what has another shape than a tensor of the state; None: any length is right."""
     same = x.dim() == len(shape)
@@ -83,9 +88,9 @@ def check_kept(layer: str, name: str, x: Tensor, shape: tuple) -> None:
         batch = f"{x.shape[0]}, the input of {shape[0]}"
         raise ValueError(f"{layer}: `state.{name}` is of a batch of {batch}")
     for have, want in zip(x.shape, shape, strict=False):
-        same = same and (want is None or have == want)
+        same = same and (any_length(want) or have == want)
     if not same:
-        wanted = ", ".join("any" if want is None else str(want) for want in shape)
+        wanted = ", ".join("any" if any_length(want) else str(want) for want in shape)
         got = f"got a tensor of shape {list(x.shape)}"
         raise ValueError(f"{layer}: `state.{name}` must be [{wanted}], {got}")
 
@@ -97,9 +102,10 @@ def check_state(
     """Refuse a state that another layer, another batch or another precision left behind, and one
     that lacks what it must hold.
 
-    `shapes` says how long the dims of each tensor are, None where any length is right. Those named
-    in `wide` are at least as exact as float32 and the data, `like`; those in `whole` hold no real
-    numbers, those in `optional` may be None; `layers` are the fields with states of layers.
+    `shapes` says how long the dims of each tensor are, None where any length is right, and a name
+    for one that several have. Those named in `wide` are at least as exact as float32 and the data,
+    `like`; those in `whole` hold no real numbers, those in `optional` may be None; `layers` are the
+    fields with states of layers.
     """
     if not isinstance(state, kind):
         wanted, got = f"an instance of {kind.__name__}", type(state).__name__
@@ -111,25 +117,60 @@ def check_state(
         if lacks or not isinstance(value, tuple):
             got = "one that is None" if lacks else type(value).__name__
             raise TypeError(f"{layer}: `state.{name}` must hold states of layers, got {got}")
+    alike: dict[str, tuple[str, int]] = {}
     for name, shape in shapes.items():
         value = getattr(state, name)
-        if value is None and name in optional.split():
-            continue
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{layer}: `state.{name}` must be a tensor, got {type(value).__name__}")
-        check_kept(layer, name, value, shape)
-        if value.device != like.device:
-            where = f"is on {value.device}, not on {like.device}"
-            raise ValueError(f"{layer}: `state.{name}` {where}")
-        if value.is_floating_point() == (name in whole.split()):
-            wanted = "whole numbers" if name in whole.split() else "real numbers"
-            raise TypeError(f"{layer}: `state.{name}` must hold {wanted}, got {value.dtype}")
-        least = torch.promote_types(like.dtype, torch.float32)
-        if name in wide.split() and torch.promote_types(least, value.dtype) != value.dtype:
-            raise TypeError(f"{layer}: `state.{name}` must be {least} at least, got {value.dtype}")
-        if name not in wide.split() and not may_be_kept(value, like, least):
-            wanted = f"must be {like.dtype}, as the data is"
-            raise TypeError(f"{layer}: `state.{name}` {wanted}, got {value.dtype}")
+        if value is not None or name not in optional.split():
+            kinds = name in whole.split(), name in wide.split()
+            check_tensor(layer, name, value, like, shape, *kinds)
+            check_alike(layer, name, value, shape, alike)
+    known = state._asdict()
+    if "pos" in known and "pos" not in shapes and not torch.compiler.is_compiling():
+        check_pos(layer, known["pos"], [*alike.values()])
+
+
+def check_tensor(
+    layer: str, name: str, value: Any, like: Tensor, shape: tuple, whole: bool, wide: bool
+) -> None:
+    """Refuse what is no tensor of such a shape, beside the data, of its kind and precision."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{layer}: `state.{name}` must be a tensor, got {type(value).__name__}")
+    check_kept(layer, name, value, shape)
+    if value.device != like.device:
+        where = f"is on {value.device}, not on {like.device}"
+        raise ValueError(f"{layer}: `state.{name}` {where}")
+    if value.is_floating_point() == whole:
+        wanted = "whole numbers" if whole else "real numbers"
+        raise TypeError(f"{layer}: `state.{name}` must hold {wanted}, got {value.dtype}")
+    least = torch.promote_types(like.dtype, torch.float32)
+    if wide and torch.promote_types(least, value.dtype) != value.dtype:
+        raise TypeError(f"{layer}: `state.{name}` must be {least} at least, got {value.dtype}")
+    if not wide and not may_be_kept(value, like, least):
+        wanted = f"must be {like.dtype}, as the data is"
+        raise TypeError(f"{layer}: `state.{name}` {wanted}, got {value.dtype}")
+
+
+def check_alike(
+    layer: str, name: str, value: Tensor, shape: tuple, alike: dict[str, tuple[str, int]]
+) -> None:
+    """Refuse other lengths of dims with a name than those that are known as `alike`."""
+    for length, of in zip(value.shape, shape, strict=True):
+        first, known = alike.setdefault(of, (name, length)) if type(of) is str else ("", length)
+        if known != length:
+            both = f"`state.{first}` has {known} tokens, and `state.{name}` {length}"
+            raise ValueError(f"{layer}: {both}: they keep the same ones")
+
+
+def check_pos(layer: str, pos: Any, kept: list[tuple[str, int]]) -> None:
+    """Refuse what is no number of tokens seen, or less than some that are kept."""
+    if not isinstance(pos, int) or isinstance(pos, bool):
+        raise TypeError(f"{layer}: `state.pos` must be a whole number, got {type(pos).__name__}")
+    if pos < 0:
+        raise ValueError(f"{layer}: `state.pos` must be the number of tokens seen, got {pos}")
+    for name, length in kept:
+        if length > pos:
+            seen = f"`state.{name}` has {length} tokens, and `state.pos` = {pos} were seen"
+            raise ValueError(f"{layer}: {seen}")
 
 
 def may_be_kept(value: Tensor, like: Tensor, least: torch.dtype) -> bool:

@@ -367,7 +367,7 @@ class Forward:
         return [title, state, self.parts.state, like, tensors, *named]
 
     def _shape_of(self, field: Field) -> str:
-        """How long the dims of a tensor in a state are; what it keeps all of may be any."""
+        """How long the dims of a tensor in a state are, and names for numbers of tokens kept."""
         lengths = []
         for axis in field.axes:
             if axis.kind == "batch":
@@ -376,6 +376,9 @@ class Forward:
                 lengths.append(self.scope.length(axis).text)
             elif field.kind == "past" and axis.name in self.memory.flow and field.count != 0:
                 lengths.append(self.scope.size(field.count).text)
+            elif field.kind == "seen" and axis.kind == "stream":
+                last = "" if field.count is None else f", the last {field.count}"
+                lengths.append(quoted(f"{axis.name}{last}"))
             else:
                 lengths.append("None")
         return f"({', '.join(lengths)}{',' * (len(lengths) == 1)})"
