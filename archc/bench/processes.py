@@ -73,10 +73,10 @@ def measure(
             outcome.rows.append({"remark": remark})
     held = [run.hold(path) for path in paths[:1]]
     try:
-        for outcome, path, after in zip(found, paths, [*paths[1:], None], strict=True):
+        for number, (outcome, path) in enumerate(zip(found, paths, strict=True), 1):
             say(f"measuring {outcome.job.called} at {outcome.job.shape}")
             this = held.pop()
-            held += [run.hold(each) for each in [after] if each is not None]
+            held += [run.hold(after) for after in paths[number : number + 1]]
             outcome.rows += run.measure(this, path, outcome.job, limits.measure)
             yield outcome
     finally:

@@ -107,11 +107,33 @@ def test_ours_and_peers_in_one_run(tmp_path: Path) -> None:
         (("gla", "--shapes", "1,2,3"), "has 3 numbers"),
         (("gla", "--shapes", "1,2,3,0"), "is not B,T,H,D"),
         ((), "Give a SPEC"),
+        (("gla", "--prepare"), "name it with --keep"),
+        (("no_such_row", "--all", "--device", "cpu"), "has no such row"),
     ],
 )
 def test_wrong_use(arguments: tuple[str, ...], told: str) -> None:
     done = run("bench", *arguments)
     assert done.exit_code == 2 and told in done.stderr, done.stderr
+
+
+def test_what_is_prepared_is_measured_later(tmp_path: Path) -> None:
+    Path("sum.arch").write_text(SPEC)
+    Path("peers.py").write_text(PEERS)
+    asked = (
+        "bench", "sum.arch", "--device", "cpu", "--shapes", "1,16,2,8", "--peers", "peers.py",
+        "--against", "right,eager", "--what", "forward", "--keep", "kept", "--no-first-call",
+        "--seconds", "0.02", "--commit", "abc", "-o", "out.json",
+    )  # fmt: skip
+    assert run(*asked, "--prepared").exit_code == 0 and not (tmp_path / "out.json").exists()
+    made = run(*asked, "--prepare", "--jobs", "2")
+    assert made.exit_code == 0 and "compiling what 2 contenders of 1 rows launch" in made.stderr
+    assert run(*asked, "--prepared", "--within", "1").exit_code == 0
+    data = json.loads((tmp_path / "out.json").read_text())
+    (case,) = data["cases"]
+    assert {each["contender"] for each in case["entries"]} == {"ours", "right", "eager"}
+    assert data["commit"] == "abc" and len(data["done"]) == 1
+    again = run(*asked, "--prepared")
+    assert "out.json has 1 of them; 0 are left" in again.stderr
 
 
 LAYERS = """
