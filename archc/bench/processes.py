@@ -144,11 +144,11 @@ class _Processes(Workers):
 
     def _shares(self, name: str, contenders: int, limits: Limits) -> list[tuple[int, int]]:
         """The parts that the work of compiling a contender is cut into: candidates of a peer go to
-        several processes, unless searches of an earlier run are known."""
+        several processes, to fewer where searches of an earlier run are known."""
         if name in (OURS, COMPILED):
             return [(0, 1)]
         known = self.cache is not None and any(self.cache.glob("*/*.autotune.json"))
-        least = 1 if known else SHARES
+        least = SHARES // 2 if known else SHARES
         many = min(limits.cores, max(least, -(-limits.cores // contenders)))
         return [(share, many) for share in range(many)]
 
