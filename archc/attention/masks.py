@@ -1,6 +1,7 @@
 """An attend's body -> one whose masks have what scores and weights say by themselves.
 
     softmax(where(t - s < w, score, -inf))  ->  softmax(score), of s with t - w < s as well
+    abs(t - s) < w                          ->  t - s < w and t - s > -w
 
 A condition on two positions is then a bound on the tokens read, if it is one, and blocks outside of
 it are not walked. Kernels alone see it.
@@ -12,6 +13,7 @@ from dataclasses import replace
 
 import sympy
 
+from archc.attention.bounds import TURNED
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
@@ -22,12 +24,28 @@ NEGATED = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq
 def in_masks(attend: ir.Attend) -> ir.Attend:
     """The attend with conditions on positions in its masks; the same one where it has none."""
     body, pairs, changed = attend.body.copy(), {attend.reader.name, attend.read.name}, False
-    for id in [node.id for node in attend.body]:
-        if (made := _masked_more(body, body[id], pairs)) is not None:
-            body.substitute(id, made)
-            changed = True
+    for change in (_without_abs, _masked_more):
+        for id in [node.id for node in body]:
+            if (made := change(body, body[id], pairs)) is not None:
+                body.substitute(id, made)
+                changed = True
     body.prune(body.ids(ir.Input))
     return replace(attend, body=body) if changed else attend
+
+
+def _without_abs(body: Graph, node: Node, pairs: set[str]) -> int | None:
+    """A condition on how far two positions are apart, as one on each side; None of any other."""
+    if not isinstance(node.op, ir.Elementwise) or node.op.fn not in TURNED:
+        return None
+    fn, (far, limit) = node.op.fn, (body[operand] for operand in node.operands)
+    if far.op != ir.Elementwise("abs"):
+        fn, far, limit = TURNED[fn], limit, far
+    if far.op != ir.Elementwise("abs") or not {*far.type.names} <= pairs or limit.type.axes:
+        return None
+    make = Builder(body, node.span)
+    one = make.fn(fn, *far.operands, limit.id)
+    other = make.fn(TURNED[fn], *far.operands, make.fn("neg", limit.id))
+    return make.fn("and" if fn in ("lt", "le") else "or", one, other)
 
 
 def _masked_more(body: Graph, node: Node, pairs: set[str]) -> int | None:

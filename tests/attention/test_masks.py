@@ -25,6 +25,13 @@ MASKED = {
     "weights": spec(f"where(w > t - s, sigmoid({PLAIN}), 0)", sizes="w", read="({}) @ v[s]"),
     "its total": spec(f"where(t - s < w, {PLAIN}, -inf)", sizes="w", read="logsumexp({}) * v[t]"),
 }
+APART = {
+    "near": spec(f"where(abs(t - s) < w, {PLAIN}, -inf)", range="all s", sizes="w"),
+    "near, the other way": spec(f"where(w > abs(s - t), sigmoid({PLAIN}), 0)", range="all s",
+                                sizes="w", read="({}) @ v[s]"),
+    "near, beside it": spec(f"{PLAIN} + where(abs(s - t) <= w, 0, -inf)", range="all s", sizes="w"),
+}  # fmt: skip
+"""Of two bounds where nothing else bounds them."""
 KEPT = {
     "another number": spec(f"where(t - s < w, {PLAIN}, -9)", sizes="w"),
     "of a token": spec(f"where(a[s] > 0, {PLAIN}, -inf)", inputs="a[H]", sizes="w"),
@@ -36,6 +43,7 @@ UNIONS = {
     "one within": spec(f"where(s < 2, {PLAIN} / 2, where(t - s < w, {PLAIN}, -inf))", sizes="w"),
     "three": spec(f"where(t - s < w or s < 2 or t - s == 30, {PLAIN}, -inf)", sizes="w"),
     "both ways": spec(f"where(abs(t - s) < w or s < 2, {PLAIN}, -inf)", range="all s", sizes="w"),
+    "far apart": spec(f"where(abs(t - s) >= 80, {PLAIN}, -inf)", range="all s"),
     "weights": spec(f"where(t - s < w or s < 2, sigmoid({PLAIN}), 0)", sizes="w",
                     read="({}) @ v[s]"),
     "far away": spec(
@@ -43,13 +51,14 @@ UNIONS = {
         sizes="w",
     ),
 }  # fmt: skip
-OPEN = ("three", "both ways")
-"""Unions of which one range has no bound that is seen: every block of it is walked."""
+OPEN = ("three", "far apart")
+"""Unions of which one range has no bound that is seen, so that every block of it is walked, and one
+that reads other blocks than the rest."""
 
 
-@pytest.mark.parametrize("name", [*MASKED, *KEPT, *UNIONS])
+@pytest.mark.parametrize("name", [*MASKED, *APART, *KEPT, *UNIONS])
 def test_it_is_what_was_written(name: str) -> None:
-    attend = attend_of((MASKED | KEPT | UNIONS)[name])
+    attend = attend_of((MASKED | APART | KEPT | UNIONS)[name])
     known = {"T#": 17, "T_seen#": 17, "batch": 2, **SIZES}
     inputs = drawn(attend, known)
     ends = [evaluate_graph(a.body, inputs, known)["o"] for a in (attend, in_masks(attend))]
@@ -59,17 +68,23 @@ def test_it_is_what_was_written(name: str) -> None:
     assert all(distance(x, y) < 1e-11 for x, y in zip(*slopes, strict=True))
 
 
-@pytest.mark.parametrize("name", [*MASKED, *KEPT])
+@pytest.mark.parametrize("name", [*MASKED, *APART, *KEPT])
 def test_blocks_outside_are_not_walked(name: str) -> None:
-    (fold,) = folded(in_masks(attend_of((MASKED | KEPT)[name])))
+    (fold,) = folded(in_masks(attend_of((MASKED | APART | KEPT)[name])))
     assert isinstance(fold, WeightedSum)
-    assert len(fold.bounds) == (2 if name in MASKED else 1)
+    assert len(fold.bounds) == (1 if name in KEPT else 2)
 
 
 @pytest.mark.parametrize(("name", "w"), [("where", 5), ("nested", 4.5), ("weights", 1)])
 def test_values_and_gradients(name: str, w: float) -> None:
     """A width that is no size may be no whole number."""
     launch(MASKED[name], 40, **{**SIZES, "w": w}).check()
+
+
+@pytest.mark.parametrize("name", APART)
+@pytest.mark.parametrize("w", [-3, 2, 5])
+def test_values_and_gradients_of_tokens_that_are_near(name: str, w: float) -> None:
+    launch(APART[name], 40, **{**SIZES, "w": w}).check()
 
 
 @pytest.mark.parametrize("name", UNIONS)
