@@ -56,7 +56,7 @@ class _Draft:
 def pieces_of(layer: ir.Layer, heads: Places | None, tokens: Mapping[int, Mark]) -> list[Piece]:
     """The pieces of a layer that has been simplified, in order. `heads` and `tokens` say which
     values are split; where the tokens are not, recurrences and attends stand among the others."""
-    drafts = _drafted(layer, heads, tokens)
+    drafts = _where_read(layer.graph, _drafted(layer, heads, tokens), heads, tokens)
     known = stated(layer)
     inside = {id: n for n, draft in enumerate(drafts) for id in draft.nodes}
     read_by: dict[int, set[int]] = defaultdict(set)
@@ -112,6 +112,53 @@ def _drafted(layer: ir.Layer, heads: Places | None, tokens: Mapping[int, Mark]) 
         key = (first, 0, 0) if kind == BETWEEN else (first, 1, node.id)
         drafts.setdefault(key, _Draft(kind, bool(split))).nodes.append(node.id)
     return [drafts[key] for key in sorted(drafts)]
+
+
+def _where_read(
+    graph: Graph, drafts: list[_Draft], heads: Places | None, tokens: Mapping[int, Mark]
+) -> list[_Draft]:
+    """The same; functions of the elements of one value that only later pieces read are made there,
+    with what else is, and the value is handed on in their place: the gate of an output."""
+    home = {id: n for n, draft in enumerate(drafts) for id in draft.nodes}
+    free, readers = free_values(graph) | weights_alone(graph), defaultdict[int, set[int]](set)
+    for node in graph:
+        for operand in node.operands:
+            readers[operand].add(node.id)
+
+    def moves(id: int) -> bool:
+        node, at = graph[id], home.get(id, -1)
+        plain = isinstance(node.op, ir.Elementwise) and node.type.dtype == "real"
+        here = at >= 0 and drafts[at].kind == BETWEEN and "t" in node.type.names
+        return plain and here and not _waits(graph, node, heads, tokens)
+
+    for node in reversed(list(graph)):
+        wanted = {home.get(reader, -1) for reader in readers[node.id]}
+        if not wanted or not moves(node.id) or min(wanted) <= home[node.id]:
+            continue
+        kinds = {(drafts[n].kind, drafts[n].heads) for n in wanted}
+        group, roots = {node.id}, set[int]()
+        for id in sorted(_above(graph, node.id), reverse=True):
+            if readers[id] & group and id not in free and not isinstance(graph[id].op, ir.Param):
+                alike = moves(id) and home[id] == home[node.id] and readers[id] <= group
+                (group if alike else roots).add(id)
+        alone = len(roots) == 1 and all(graph[r].type.axes == node.type.axes for r in roots)
+        if alone and kinds == {(BETWEEN, drafts[home[node.id]].heads)}:
+            own, later = drafts[home[node.id]], drafts[min(wanted)]
+            own.nodes = [id for id in own.nodes if id not in group]
+            later.nodes = sorted([*later.nodes, *group])
+            home |= dict.fromkeys(group, min(wanted))
+    return [draft for draft in drafts if draft.nodes]
+
+
+def _above(graph: Graph, id: int) -> set[int]:
+    """All values that a value is made of."""
+    found, waiting = set[int](), [*graph[id].operands]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting += graph[each].operands
+    return found
 
 
 def _on_parts(graph: Graph, heads: Places | None, node: Node) -> bool:

@@ -15,6 +15,7 @@ import torch
 import archc
 from archc import parallel
 from archc.compile import function_of
+from archc.ir import layer as ir
 from archc.parallel.exchange import halves_of
 from archc.parallel.execute import program_for
 from archc.parallel.mesh import Ranks
@@ -192,3 +193,26 @@ def test_a_parameter_without_dims_begins_a_part() -> None:
     (function,) = program_for(layer, 1, RANKS, frozenset()).functions
     assert function is not None and function.continues
     assert function.first_state([torch.zeros(2, 3, 6), torch.ones(())]) is not None
+
+
+def test_a_gate_is_made_where_it_is_read() -> None:
+    """The last piece has the gate's function, and is handed what it is of; a value that is read
+    beside the recurrence too stays there."""
+    text = """
+    layer Gated(d, K = 4):
+        input x[d]
+        param W_k, W_g, W_f[d, K]; W_o[K, d]
+        f = sigmoid(x @ W_f)
+        g = silu(x @ W_g)
+        u = x @ W_k
+        recurrence h[K]:
+            h[t] = f * h[t-1] + u
+        output y[d] = (h * g * f) @ W_o
+    """
+    layer = archc.parse(dedent(text)).module(d=6)
+    first, _, last = program_for(layer, 1, RANKS, frozenset()).pieces
+    made = [
+        [n.op.fn for n in piece.layer.graph if isinstance(n.op, ir.Elementwise)]
+        for piece in (first, last)
+    ]
+    assert made[0] == ["sigmoid"] and sorted(made[1]) == ["mul", "mul", "mul", "sigmoid"]
