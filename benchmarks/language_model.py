@@ -6,7 +6,8 @@ spec does: tokens a second, and the share of the GPU's peak that the model's pro
 Both have the same sizes: 24 layers of KDA and SwiGLU, d 1024, 8 heads of 128, a vocabulary of
 32,000 whose embedding is the head as well. Weights are in bfloat16, beside a copy in float32 that
 AdamW changes; a step reads 8 windows of 4,096 words. fla's model is put together of fla's own
-blocks as its `KDAForCausalLM` is. The text is the manual that comes with Python.
+blocks as its `KDAForCausalLM` is, and both are drawn as that is. The text is the manual that comes
+with Python. Both need some thousand launches a step: with `--graph` the host gives out one.
 """
 
 from __future__ import annotations
@@ -162,16 +163,51 @@ class Step:
         self.wide = [p.detach().float().clone().requires_grad_() for p in self.weights]
         fused = self.wide[0].is_cuda
         self.optimizer = torch.optim.AdamW(self.wide, lr=3e-4, betas=(0.9, 0.95), fused=fused)
+        for wide in self.wide:
+            wide.grad = torch.empty_like(wide)
 
     @torch.no_grad()
     def __call__(self) -> None:
-        for wide, weight in zip(self.wide, self.weights, strict=True):
-            assert weight.grad is not None
-            wide.grad = weight.grad.float()
-            weight.grad = None
+        given = [weight.grad for weight in self.weights if weight.grad is not None]
+        torch._foreach_copy_([wide.grad for wide in self.wide if wide.grad is not None], given)
         torch.nn.utils.clip_grad_norm_(self.wide, 1.0)
         self.optimizer.step()
         torch._foreach_copy_(self.weights, self.wide)
+
+
+def plain(model: nn.Module, loss: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    """The loss of tokens, and the gradients of weights."""
+
+    def run(tokens: Tensor) -> Tensor:
+        for p in model.parameters():
+            p.grad = None
+        made = loss(tokens)
+        made.backward()
+        return made.detach()
+
+    return run
+
+
+def recorded(
+    model: nn.Module, loss: Callable[..., Tensor], like: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """The same, as a CUDA graph of tokens as many as `like`: the host gives out one launch."""
+    tokens, once, stream = like.clone(), plain(model, loss), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            once(tokens)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = once(tokens)
+
+    def run(given: Tensor) -> Tensor:
+        tokens.copy_(given)
+        graph.replay()
+        return made.clone()
+
+    return run
 
 
 def words(vocab: int) -> Tensor:
@@ -197,23 +233,23 @@ def trained(which: str, given: Namespace) -> dict[str, Any]:
     step, losses, ends = Step(model), list[Tensor](), list[float]()
     first = min(20, given.steps // 2)
     wait = torch.cuda.synchronize if given.device == "cuda" else (lambda: None)
+    like = text[: given.batch * (given.length + 1)].view(given.batch, -1)
+    run = recorded(model, loss, like) if given.graph else plain(model, loss)
     for number in range(given.steps):
         if number in (0, first):
             wait()
             ends.append(time.monotonic())
         starts = torch.randint(len(text) - given.length - 1, (given.batch, 1), generator=generator)
         at = (starts + torch.arange(given.length + 1)).to(given.device, non_blocking=True)
-        made = loss(text[at])
-        made.backward()
+        losses.append(run(text[at]))
         step()
-        losses.append(made.detach())
     wait()
     seconds = time.monotonic() - ends[1]
     tokens = (given.steps - first) * given.batch * given.length
     count = sum(p.numel() for p in model.parameters())
     return {
-        "model": which, **sizes, "B": given.batch, "T": given.length, "steps": given.steps,
-        "parameters": count, "first_s": ends[1] - ends[0], "seconds": seconds,
+        "model": which, "graph": given.graph, **sizes, "B": given.batch, "T": given.length,
+        "steps": given.steps, "parameters": count, "first_s": ends[1] - ends[0], "seconds": seconds,
         "tokens_a_second": tokens / seconds, "utilisation": 6 * count * tokens / seconds / PEAK,
         "MiB": torch.cuda.max_memory_allocated() / 2**20 if given.device == "cuda" else None,
         "losses": [round(x, 4) for x in torch.stack(losses).tolist()],
@@ -228,8 +264,10 @@ def profiled(which: str, given: Namespace) -> list[tuple[str, float, int]]:
     step = Step(model)
     tokens = words(sizes["vocab"])[: given.batch * (given.length + 1)].to(given.device)
 
+    run = plain(model, loss)
+
     def once() -> None:
-        loss(tokens.view(given.batch, -1)).backward()
+        run(tokens.view(given.batch, -1))
         step()
 
     once()
@@ -245,11 +283,12 @@ def main() -> int:
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--layers", type=int, help="fewer or more than 24")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--graph", action="store_true", help="loss and gradients as a CUDA graph")
     parser.add_argument("--small", action="store_true", help="sizes for a look without a GPU")
     parser.add_argument("--profile", action="store_true", help="the kernels of a step as well")
     given = parser.parse_args()
     prepare_fla(given)
-    made = Record(given, by=("model",))
+    made = Record(given, by=("model", "graph"))
     for which in given.models:
         found = trained(which, given)
         if given.profile:
