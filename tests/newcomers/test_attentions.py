@@ -280,3 +280,22 @@ def test_a_convolution_along_all_tokens() -> None:
         return q * torch.stack(rows, 1)
 
     held("long_convolution", reference, {"x": [2, 7, 4]}, d=4, F=3)
+
+
+def test_scores_that_are_convolved() -> None:
+    """Scores of readers and of tokens read that are none count as 0."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        q, k, v = (heads(inputs["x"], p[name]) for name in ("W_q", "W_k", "W_v"))
+        score = (torch.einsum("bhtk,bhsk->bhts", q, k) / 3**0.5).tril()
+        tokens = score.shape[-1]
+        weighed = sum(
+            p["theta"][:, i, j, None, None]
+            * torch.nn.functional.pad(score, (1 - j, 0, 2 - i, 0))[..., :tokens, :tokens]
+            for i in range(3)
+            for j in range(2)
+        )
+        assert isinstance(weighed, Tensor)
+        return back(causal(weighed) @ v, p["W_o"])
+
+    held("multi_token", reference, {"x": [2, 6, 4]}, d=4, H=2, K=3)

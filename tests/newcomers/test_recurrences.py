@@ -339,3 +339,51 @@ def test_complex_states_that_are_turned() -> None:
         return back(loop(q.new_zeros(2, 2, 3, 2), 5, step), p["W_o"])
 
     held("turned_states", reference, X, d=4, H=2, R=3, V=2)
+
+
+def test_states_of_spans_that_are_merged() -> None:
+    """The levels are a list, of which a token empties those that are full."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x, levels = inputs["x"], 4
+        q, k, v, w = (heads(x, p[name]) for name in ("W_q", "W_k", "W_v", "W_w"))
+        k = k / (k.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+        alpha, beta = ((x @ p[name]).sigmoid()[..., None, None] for name in ("w_a", "w_b"))
+        states, rows = [x.new_zeros(2, 2, 3, 2)] * levels, []
+        for t in range(x.shape[1]):
+            own = k[:, t, ..., None]
+            new = beta[:, t] * own * v[:, t, :, None]
+            states = [
+                alpha[:, t] * (s - beta[:, t] * own * (own * s).sum(-2, True)) for s in states
+            ]
+            first = next(i for i in range(levels) if (t + 1) >> i & 1)
+            merged = sum(states[: first + 1], new)
+            states = [*[torch.zeros_like(new)] * first, merged, *states[first + 1 :]]
+            read = [torch.einsum("bhkv,bhk->bhv", s, q[:, t]) for s in states]
+            rows.append(sum(softplus(w[:, t, :, i, None]) * o for i, o in enumerate(read)))
+        return back(torch.stack(rows, 1), p["W_o"])
+
+    held("merged_states", reference, {"x": [2, 9, 4]}, d=4, H=2, K=3, V=2, L=4)
+
+
+def test_a_gain_that_follows_a_variance() -> None:
+    def reference(inputs: Values, p: Values) -> Tensor:
+        q, k, v, a = (heads(inputs["x"], p[name]) for name in ("W_q", "W_k", "W_v", "W_a"))
+        k = k / (k.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+        f, r = a.sigmoid(), softplus(inputs["x"] @ p["w_r"])[..., None]
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            variance, memory = state[..., 0], state[..., 1:]
+            m = f[:, t] ** 2 * variance + 0.1
+            gain = m * k[:, t] / ((k[:, t] ** 2 * m).sum(-1, keepdim=True) + r[:, t])
+            memory = f[:, t, ..., None] * memory
+            error = v[:, t] - torch.einsum("bhkv,bhk->bhv", memory, k[:, t])
+            memory = memory + gain[..., None] * error[:, :, None]
+            left = m * (1 - gain * k[:, t])
+            state = torch.cat([left[..., None], memory], -1)
+            return state, torch.einsum("bhkv,bhk->bhv", memory, q[:, t])
+
+        start = torch.cat([q.new_ones(2, 2, 3, 1), q.new_zeros(2, 2, 3, 2)], -1)
+        return back(loop(start, 5, step), p["W_o"])
+
+    held("kalman", reference, X, d=4, H=2, K=3, V=2)
