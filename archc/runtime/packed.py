@@ -61,18 +61,22 @@ def run_packed(
     state: Any,
     rows: tuple = (),
     whole: tuple = (),
+    further: bool = False,
 ) -> tuple[Any, Any]:
     """Outputs and the state of sequences, as if each ran by itself: that stand one after the other,
     or in a batch with padding, or whose states are ragged.
 
     `tokens` are inputs [1, T, ...] or [B, T, ...], `others` hold one row a sequence, as outputs at
-    the places `rows` do; outputs named in `whole` are of all tokens, and no sequence's.
+    the places `rows` do; outputs named in `whole` are of all tokens, and no sequence's. `further`:
+    no token depends on later ones, and no state is wanted: sequences of which none is twice as long
+    as another then run as one batch.
     """
     first = next(x for x in tokens.values() if x is not None)
     if cu_seqlens is None:
         kept = check_mask(layer, attention_mask, first)
         cu_seqlens, packed = without_padding(kept, tokens)
-        made, state = run_packed(layer, run, cu_seqlens, None, packed, others, state, rows, whole)
+        given = (packed, others, state, rows, whole, further)
+        made, state = run_packed(layer, run, cu_seqlens, None, *given)
         return with_padding(made, kept, rows), state
     if attention_mask is not None:
         raise ValueError(f"{layer}: give `cu_seqlens` or `attention_mask`, not both")
@@ -80,6 +84,13 @@ def run_packed(
     count = len(bounds) - 1
     outputs, states = {}, {}
     cut = {name: x if x is None else each_sequence(x, bounds) for name, x in tokens.items()}
+    if further and state is None:
+        for members in near_sequences(bounds):
+            given = {n: x if x is None else longest_batch(x, members) for n, x in cut.items()}
+            made, _ = run(**given, state=None)
+            for row, i in enumerate(members):
+                outputs[i] = first_tokens(made, row, bounds[i + 1] - bounds[i])
+        return outputs_in_order(outputs, rows), None
     for members in alike_sequences(layer, bounds, state):
         given = {name: x if x is None else batch_of(x, members) for name, x in cut.items()}
         given |= {name: state_rows(layer, x, members, count) for name, x in others.items()}
@@ -210,6 +221,36 @@ def alike_sequences(layer: str, bounds: list[int], state: Any) -> list[list[int]
         kept = kept_by(state_rows(layer, state, [i], count)) if ragged else None
         groups.setdefault((bounds[i + 1] - bounds[i], kept), []).append(i)
     return list(groups.values())
+
+
+def near_sequences(bounds: list[int]) -> list[list[int]]:
+    """Groups of sequences of which none is twice as long as another of its group."""
+    lengths = [end - start for start, end in pairwise(bounds)]
+    groups: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if not groups or (longest := lengths[groups[-1][0]]) != lengths[i] and (
+            2 * lengths[i] <= longest
+        ):
+            groups.append([])
+        groups[-1].append(i)
+    return groups
+
+
+def longest_batch(pieces: tuple[Tensor, ...], members: list[int]) -> Tensor:
+    """Some sequences [1, T, ...] as a batch; shorter ones repeat their last token to the end."""
+    longest = max(pieces[i].shape[1] for i in members)
+    made = []
+    for x in (pieces[i] for i in members):
+        more = x[:, -1:].expand(1, longest - x.shape[1], *x.shape[2:])
+        made.append(torch.cat([x, more], 1) if more.shape[1] else x)
+    return made[0] if len(made) == 1 else torch.cat(made)
+
+
+def first_tokens(made: Any, row: int, count: int) -> Any:
+    """The first tokens of one sequence of a batch, of every output."""
+    if isinstance(made, tuple):
+        return tuple(first_tokens(x, row, count) for x in made)
+    return made[row : row + 1, :count]
 
 
 def refuse_whole(layer: str, made: Any, whole: tuple) -> None:

@@ -162,11 +162,31 @@ def write_packed(writer: Writer, forward: Forward, run: str, kept: bool) -> None
             run = f"lambda state, **given: ({run}(**given), None)"
         mask = "None" if kept else "attention_mask"
         arguments = [title, run, "cu_seqlens", mask, *_inputs(forward), "state"]
-        writer.call("made, state = run_packed(", [*arguments, *_without_tokens(forward)], ")")
+        arguments += _without_tokens(forward)
+        if not kept and _never_looks_ahead(forward):
+            arguments.append("further=not return_state")
+        writer.call("made, state = run_packed(", arguments, ")")
         if not continued:
             writer.line("return made" + (", None" if kept else ""))
         else:
             writer.line("return " + ("made, state" if kept else RETURNED))
+
+
+def _never_looks_ahead(forward: Forward) -> bool:
+    """Whether no token depends on later ones, or on how many there are, or is of a sequence that
+    stands beside these."""
+    layer = forward.layer
+    along = all("t" in op.type.names for _, op in layer.inputs)
+    return along and not (forward.memory.refusal or _without_tokens(forward) or _counts(layer))
+
+
+def _counts(layer: ir.Layer) -> bool:
+    """Whether a number of a layer, or of one that it calls, depends on how many tokens there are."""
+    nodes = [*layer.graph]
+    bodies = (n.op.body for n in nodes if isinstance(n.op, ir.Attend | ir.Recurrence))
+    nodes += [node for body in bodies for node in body]
+    told = any(isinstance(node.op, ir.Constant) and _told_length(node) for node in nodes)
+    return told or any(_counts(call.callee) for _, call in layer.calls)
 
 
 RETURNED = "(made, state) if return_state else made"

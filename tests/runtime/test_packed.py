@@ -206,3 +206,47 @@ def test_another_sequence_has_a_row_for_each_of_packed_ones() -> None:
     torch.testing.assert_close(found, torch.cat(alone, 1))
     with pytest.raises(ValueError, match=r"`c` must be .* with rows = 2, got .*\[1, 5, 6\]"):
         layer(x, c[:1], cu_seqlens=borders)
+
+
+def test_sequences_of_near_lengths_run_as_one_batch() -> None:
+    lengths = [9, 17, 30, 31, 1, 16, 8, 0, 40, 0, 40, 20]
+    groups = runtime.near_sequences(borders(lengths).tolist())
+    assert [[lengths[i] for i in each] for each in groups] == [
+        [40, 40, 31, 30], [20, 17, 16], [9, 8], [1], [0, 0]
+    ]  # fmt: skip
+
+
+CHOOSING = {
+    "dsa": {"d": 16, "H": 3, "K": 8, "R": 4, "V": 6, "C": 10, "Q": 12, "HI": 2, "KI": 8, "n": 5},
+    "nsa": {"d": 16, "H": 4, "G": 2, "K": 8, "V": 8, "size": 4, "stride": 2, "pick": 8, "n": 3,
+            "w": 7},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_what_looks_along_all_tokens_before_runs_few_times(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and gradients are those of each sequence; a state is asked for of each by itself."""
+    module, lengths = archc.load(name).module(**CHOOSING[name], dtype=torch.float64), [9, 17, 0, 30]
+    x = torch.randn(1, sum(lengths), 16, dtype=torch.float64).requires_grad_()
+    runs, near = [], runtime.near_sequences
+    monkeypatch.setitem(
+        near.__globals__, "near_sequences", lambda given: runs.append(near(given)) or runs[-1]
+    )
+    found = module(x, cu_seqlens=borders(lengths))
+    pieces = [x[:, a:b] for a, b in pairwise(borders(lengths).tolist()) if b > a]
+    wanted = torch.cat([module(piece) for piece in pieces], 1)
+    weight, learned = torch.randn_like(found), [x, *module.parameters()]
+    slopes = [
+        torch.autograd.grad((made * weight).sum(), learned, allow_unused=True)
+        for made in (found, wanted)
+    ]
+    for have, want in zip([found, *slopes[0]], [wanted, *slopes[1]], strict=True):
+        assert (have is None) == (want is None)
+        if have is not None:
+            torch.testing.assert_close(have, want, rtol=1e-11, atol=1e-11)
+    assert [len(each) for each in runs] == [3]
+    made, state = module(x, cu_seqlens=borders(lengths), return_state=True)
+    torch.testing.assert_close(made, wanted, rtol=1e-11, atol=1e-11)
+    assert len(runs) == 1 and state is not None
