@@ -228,11 +228,11 @@ def near_sequences(bounds: list[int]) -> list[list[int]]:
     lengths = [end - start for start, end in pairwise(bounds)]
     groups: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if not groups or (longest := lengths[groups[-1][0]]) != lengths[i] and (
-            2 * lengths[i] <= longest
-        ):
-            groups.append([])
-        groups[-1].append(i)
+        longest = lengths[groups[-1][0]] if groups else -1
+        if lengths[i] == longest or 2 * lengths[i] > longest >= 0:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
     return groups
 
 

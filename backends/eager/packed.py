@@ -181,7 +181,7 @@ def _never_looks_ahead(forward: Forward) -> bool:
 
 
 def _counts(layer: ir.Layer) -> bool:
-    """Whether a number of a layer, or of one that it calls, depends on how many tokens there are."""
+    """Whether a number of a layer, or of one that it calls, depends on the count of tokens."""
     nodes = [*layer.graph]
     bodies = (n.op.body for n in nodes if isinstance(n.op, ir.Attend | ir.Recurrence))
     nodes += [node for body in bodies for node in body]
