@@ -16,7 +16,8 @@ from archc.dims import Axis
 @dataclass(frozen=True)
 class Rows:
     """The heads that are rows of one program: `share` of `head` at a time, as many as read one
-    place of `groups`, or all where that is None. Without a head, a row is a reader alone."""
+    place of `groups`, or all where that is None. Without a head, a row is a reader alone. Where
+    readers choose and no heads share what is chosen, each is a group of itself."""
 
     head: Axis | None = None
     groups: str | None = None
@@ -29,6 +30,8 @@ class Rows:
             return ""
         if self.groups is None:
             return f"all of `{self.head.name}`, which read the same vectors"
+        if self.groups == self.head.name:
+            return f"one of `{self.head.name}`, which share nothing"
         return f"the heads of `{self.head.name}` that share a `{self.groups}`"
 
 
@@ -47,6 +50,8 @@ def rows_of(fold: WeightedSum) -> Rows:
         (own, share), *others = found
         if not others and own != head.name:
             return Rows(head, own, share)
+    if fold.choice is not None and fold.heads:
+        return Rows(fold.heads[0], fold.heads[0].name)
     return Rows()
 
 

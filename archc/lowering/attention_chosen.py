@@ -50,8 +50,8 @@ class Choosing(HeadRows):
     def of_rows(self, source: Source) -> bool:
         """Whether a source has a value for each of the heads that are rows."""
         assert self.packed.head is not None
-        shared = self.packed.share if self.group is not None else None
-        return any(at == self.packed.head.name and n != shared for _, at, n in source.shares)
+        own = [n for _, at, n in source.shares if at == self.packed.head.name]
+        return any(self.group is None or not self.of_group(source, n) for n in own)
 
 
 class Listed(Choosing):

@@ -81,9 +81,15 @@ class HeadRows(Sweep):
     def place_of(self, source: Source, head: str, share: sympy.Expr) -> Tile:
         """Where a source is read along an axis of its own: one place where heads share it."""
         own = self.packed.head is not None and head == self.packed.head.name
-        if own and self.group is not None and share == self.packed.share:
+        if own and self.group is not None and self.of_group(source, share):
             return self.group
         return super().place_of(source, head, share)
+
+    def of_group(self, source: Source, share: sympy.Expr) -> bool:
+        """Whether all rows of a program read one place of a source, of which so many heads share
+        one; of a group of one head what is of the reader has rows all the same."""
+        chosen = self.fold.choice is not None and source == self.fold.choice.source
+        return share == self.packed.share and (share != 1 or source.role == READ or chosen)
 
 
 class _Part(HeadRows):
