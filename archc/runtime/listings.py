@@ -177,7 +177,14 @@ def single_blocks(program: str, exact: bool, heads: int, wide: int) -> tuple[int
         return rows, 32, {"num_warps": 8, "num_stages": 2}
     columns = 16 if exact and far else 32 if exact or far else 64
     stages = 1 if exact or (far and program != "forward") else 2
-    return rows, columns, {"num_warps": 8 if far and rows > 16 else 4, "num_stages": stages}
+    many = far and (rows > 16 or (exact and program != "forward"))
+    return rows, columns, {"num_warps": 8 if many else 4, "num_stages": stages}
+
+
+def entry_precision(dtype: torch.dtype, *dims: int) -> str:
+    """The precision of products in a gradient of single tokens, of vectors of some lengths: the
+    parts of long ones in float32 would need more than there is on chip."""
+    return "ieee" if dtype.itemsize == 4 and max(dims) > 256 else "tf32x3"
 
 
 def choice_parts(programs: int, device: torch.device) -> int:

@@ -146,6 +146,7 @@ class ChoiceOp(FoldOp):
             writer.line(f"d_{like} = {like}.new_zeros(({shape}), dtype={WIDE})")
         self._blocks(writer, "readers")
         writer.line(f"parts = -(-{self._share()} // rows)")
+        writer.line(f"precision = entry_precision(data, {', '.join(wide) or '1'})")
         writer.line(f"entry = torch.bfloat16 if data == torch.bfloat16 else {WIDE}")
         numbers = " * ".join(["B", "most", "parts", *beside, f"({' + '.join(wide) or '1'})"])
         writer.line(f"step = readers_at_once({numbers})")
@@ -155,7 +156,8 @@ class ChoiceOp(FoldOp):
                 shape = ", ".join(["B", "readers", "most", heads, "parts", dim])
                 like = self.arguments[source.name]
                 writer.line(f"{entries_name(source)} = d_{like}.new_empty(({shape}), dtype=entry)")
-            self._launch(writer, program, sizes | {"READERS": "readers", "FIRST": "first"})
+            own = sizes | {"READERS": "readers", "FIRST": "first"}
+            self._launch(writer, program, own, precision="precision")
             if wanted:
                 own = "[:, first : first + readers]"
                 lists = [f"listed{own}", f"count{own}", "S", heads]

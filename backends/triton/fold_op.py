@@ -159,12 +159,13 @@ class FoldOp:
             writer.line(f"{BORDERS}, blocks = fold_programs({given})")
 
     def _launch(
-        self, writer: Writer, program: Program, sizes: dict[str, str], options: str = "options"
-    ) -> None:
+        self, writer: Writer, program: Program, sizes: dict[str, str], options: str = "options",
+        precision: str = '"tf32x3"',
+    ) -> None:  # fmt: skip
         """Lines that launch a program."""
         buffers: dict[str, str] = {b.name: self._named(b) for b in program.buffers}
         wanted = {symbol.name: sizes[symbol.name] for symbol in program.sizes}
-        constants = {"IO": "data", "PRECISION": '"tf32x3"'}
+        constants = {"IO": "data", "PRECISION": precision}
         constants |= {"BLOCK_T": "rows", "BLOCK_S": "columns", "SHARED": "shared"}
         constants["ENTRY"] = "entry"
         constants |= {"BLOCK_PARTS": "block_of(parts)", "BLOCK_PAGE": "PAGE"}

@@ -40,7 +40,7 @@ from archc.lowering.attention_heads import by_parts, turned
 from archc.lowering.attention_scores import of_pairs
 from archc.lowering.attention_singly import of_singly
 from archc.runtime.folds import by_addresses, fold_blocks, part_blocks, turned_around
-from archc.runtime.listings import choice_blocks
+from archc.runtime.listings import choice_blocks, entry_precision
 from archc.runtime.paged import PAGE
 from archc.schedule.choosing import choices_within
 from archc.tile.language import Program
@@ -57,7 +57,6 @@ CHOSEN = {
 }  # fmt: skip
 LATENT = {"forward": by_choice, "readers": of_singly}
 ROOM, SPILLED = 232_448, 1024
-POINTERS = {"IO": "*bf16", "i32": "*i32"}
 
 
 def compiled(score: str, kind: str, wide: int = 128, packed: bool = False) -> dict[str, int]:
@@ -83,7 +82,9 @@ def compiled(score: str, kind: str, wide: int = 128, packed: bool = False) -> di
     return assembled_for(program, case, rows, columns, options, packed)
 
 
-def compiled_latent(kind: str, heads: int) -> dict[str, int]:
+def compiled_latent(
+    kind: str, heads: int, dtype: torch.dtype = torch.bfloat16
+) -> dict[str, int]:
     """The same of tokens that readers of a layer of latent attention have chosen one by one, of
     its own sizes, and of the scores that they choose by."""
     graph = rewrite(lowered(load_layer("dsa").layer), [choices_within]).graph
@@ -95,15 +96,15 @@ def compiled_latent(kind: str, heads: int) -> dict[str, int]:
         (op,) = (op for op in attends if chooses(op))
         scores = scores_of(op)
         assert scores is not None
-        trial = FoldTrial(scores.fold, op, known, {}, dtype=torch.bfloat16)
-        return assembled_for(of_pairs(scores), trial, *fold_blocks("scores", torch.bfloat16, 128))
+        trial = FoldTrial(scores.fold, op, known, {}, dtype=dtype)
+        return assembled_for(of_pairs(scores), trial, *fold_blocks("scores", dtype, 128))
     op = next(op for op in attends if op.decode is not None)
     op = replace(op, body=op.decode, decode=None)
     (fold,) = folds(op, slopes_of)
     assert isinstance(fold, WeightedSum)
-    case = Picked(fold, op, known, {}, dtype=torch.bfloat16)
+    case = Picked(fold, op, known, {}, dtype=dtype)
     case.more = {"MOST": 2048}
-    blocks = choice_blocks(kind, torch.bfloat16, heads, 1, 512, 64)
+    blocks = choice_blocks(kind, dtype, heads, 1, 512, 64)
     return assembled_for(LATENT[kind](fold), case, *blocks)
 
 
@@ -133,7 +134,10 @@ def assembled_for(
     program = replace(program, warps=options["num_warps"])
     kernel = getattr(load(HEAD + printer.to_triton(program), program.name), program.name)
     lengths = {**case.constants, "BLOCK_T": rows, "BLOCK_S": columns, "BLOCK_PAGE": PAGE}
-    signature, fixed, even = arguments(program)
+    lengths["PRECISION"] = "tf32x3"
+    if any(buffer.name.startswith("each_") for buffer in program.buffers):
+        lengths["PRECISION"] = entry_precision(case.dtype, 512)
+    signature, fixed, even = arguments(program, case.dtype)
     if not packed:
         signature[f"{BORDERS}_p"], fixed[f"{BORDERS}_p"] = "constexpr", None
     fixed |= compiled_in(program, lengths)
@@ -157,15 +161,16 @@ def waits(ptx: str) -> bool:
     return not re.search("m[^w]*l|w[^s]*l", order)
 
 
-def arguments(program: Program) -> tuple[dict[str, str], dict[str, Any], list[str]]:
+def arguments(program: Program, data: torch.dtype) -> tuple[dict[str, str], dict[str, Any], list[str]]:
     """Types of arguments, those that are known, and those that 16 divides: as of tensors that lie
     in one piece."""
     signature: dict[str, str] = {}
     fixed: dict[str, Any] = {}
     even: list[str] = []
+    pointers = {"IO": "*bf16" if data == torch.bfloat16 else "*fp32", "i32": "*i32"}
     strides = names_of(program).strides
     for buffer in program.buffers:
-        signature[f"{buffer.name}_p"] = POINTERS.get(buffer.dtype, "*fp32")
+        signature[f"{buffer.name}_p"] = pointers.get(buffer.dtype, "*fp32")
         even.append(f"{buffer.name}_p")
         for axis in buffer.steps:
             name = strides[buffer.name, axis]
@@ -205,6 +210,11 @@ def main() -> int:
         found = compiled_rows(paged)
         wrong |= found["shared"] > ROOM or found["spilled"] > SPILLED or not found["waits"]
         print(f"latent, rows{', pages' * paged}: {found}", flush=True)
+    for kind in ("forward", "readers") if "latent" in names else ():
+        found = compiled_latent(kind, 16, torch.float32)
+        far = found["shared"] > ROOM
+        wrong |= far
+        print(f"latent, {kind}, in float32: {found}{' TOO MUCH' if far else ''}", flush=True)
     for score in [name for name in names if name != "latent"]:
         for kind, packed in kinds if score in SCORES else product(CHOSEN, (False,)):
             found = compiled(score, kind, packed=packed)
