@@ -161,7 +161,9 @@ def waits(ptx: str) -> bool:
     return not re.search("m[^w]*l|w[^s]*l", order)
 
 
-def arguments(program: Program, data: torch.dtype) -> tuple[dict[str, str], dict[str, Any], list[str]]:
+def arguments(
+    program: Program, data: torch.dtype
+) -> tuple[dict[str, str], dict[str, Any], list[str]]:
     """Types of arguments, those that are known, and those that 16 divides: as of tensors that lie
     in one piece."""
     signature: dict[str, str] = {}
