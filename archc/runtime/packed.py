@@ -52,17 +52,10 @@ def rows_beside(cu_seqlens: Tensor | None, x: Tensor) -> int:
 
 
 def run_packed(
-    layer: str,
-    run: Callable,
-    cu_seqlens: Tensor | None,
-    attention_mask: Tensor | None,
-    tokens: dict,
-    others: dict,
-    state: Any,
-    rows: tuple = (),
-    whole: tuple = (),
+    layer: str, run: Callable, cu_seqlens: Tensor | None, attention_mask: Tensor | None,
+    tokens: dict, others: dict, state: Any, rows: tuple = (), whole: tuple = (),
     further: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[Any, Any]:  # fmt: skip
     """Outputs and the state of sequences, as if each ran by itself: that stand one after the other,
     or in a batch with padding, or whose states are ragged.
 
@@ -81,16 +74,10 @@ def run_packed(
     if attention_mask is not None:
         raise ValueError(f"{layer}: give `cu_seqlens` or `attention_mask`, not both")
     bounds = sequence_bounds(layer, cu_seqlens, first)
-    count = len(bounds) - 1
-    outputs, states = {}, {}
     cut = {name: x if x is None else each_sequence(x, bounds) for name, x in tokens.items()}
     if further and state is None:
-        for members in near_sequences(bounds):
-            given = {n: x if x is None else longest_batch(x, members) for n, x in cut.items()}
-            made, _ = run(**given, state=None)
-            for row, i in enumerate(members):
-                outputs[i] = first_tokens(made, row, bounds[i + 1] - bounds[i])
-        return outputs_in_order(outputs, rows), None
+        return run_near(run, bounds, cut), None
+    count, outputs, states = len(bounds) - 1, {}, {}
     for members in alike_sequences(layer, bounds, state):
         given = {name: x if x is None else batch_of(x, members) for name, x in cut.items()}
         given |= {name: state_rows(layer, x, members, count) for name, x in others.items()}
@@ -221,6 +208,17 @@ def alike_sequences(layer: str, bounds: list[int], state: Any) -> list[list[int]
         kept = kept_by(state_rows(layer, state, [i], count)) if ragged else None
         groups.setdefault((bounds[i + 1] - bounds[i], kept), []).append(i)
     return list(groups.values())
+
+
+def run_near(run: Callable, bounds: list[int], cut: dict) -> Any:
+    """The outputs of sequences without a state, those of near lengths as one batch."""
+    outputs = {}
+    for members in near_sequences(bounds):
+        given = {n: x if x is None else longest_batch(x, members) for n, x in cut.items()}
+        made, _ = run(**given, state=None)
+        for row, i in enumerate(members):
+            outputs[i] = first_tokens(made, row, bounds[i + 1] - bounds[i])
+    return outputs_in_order(outputs, ())
 
 
 def near_sequences(bounds: list[int]) -> list[list[int]]:
