@@ -64,6 +64,7 @@ from archc.schedule.prologue import prologues
 from archc.schedule.quotients import quotients_again
 from archc.schedule.row_scales import with_plain_rows
 from archc.schedule.segments import segments
+from archc.schedule.state_products import with_state_products
 from archc.schedule.token_walks import is_checkpointed, steps, tokenwise
 from archc.schedule.wide_scans import wide_scans_again, with_sums_of_blocks
 from archc.source import Source
@@ -206,7 +207,8 @@ def prepared(graph: Graph, heads: Collection[str]) -> Graph:
     """A chunked form as kernels do it best."""
     graph = with_sums_of_rows(without_outer_sums(graph, heads), heads)
     graph = with_joint_pairs(with_sums(with_sums_of_blocks(graph, heads), heads))
-    return with_plain_rows(with_plain_factors(graph, heads), heads)
+    graph = with_plain_rows(with_plain_factors(graph, heads), heads)
+    return with_state_products(graph)
 
 
 def token_regions(layer: ir.Layer, away: Collection[int] = ()) -> list[RegionKernels | Left]:

@@ -28,7 +28,7 @@ from benchmarks.rows import record_rows, timed
 SIZES = {"H": 32, "K": 128, "V": 128, "batch": 2, "T#": 8192}
 ROWS: Mapping[str, Mapping[str, int]] = {
     "kda": {}, "gla": {}, "gated_delta": {}, "delta": {}, "linear_attention_simple": {},
-    "mamba2": {"P": 128, "N": 128, "G": 32}, "gated_delta_product": {"n": 2},
+    "retention": {}, "mamba2": {"P": 128, "N": 128, "G": 32}, "gated_delta_product": {"n": 2},
     "rwkv7": {}, "mlstm": {}, "mesa": {"steps": 30},
 }  # fmt: skip
 """Bundled specs, and values of their own arguments."""

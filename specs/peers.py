@@ -192,6 +192,9 @@ PEERS: dict[str, dict[str, Peer]] = {
             "fla.ops.linear_attn:fused_recurrent_linear_attn",
             scaled=False, normalize=False,
         ),
+        "retention": fla(
+            "fla.ops.simple_gla:chunk_simple_gla", "fla.ops.simple_gla:fused_recurrent_simple_gla"
+        ),
         "gated_delta_product": Peer(delta_product),
         "mamba2": Peer(mamba2, note="with its copies of b and c"),
         "rwkv7": Peer(rwkv7),
@@ -200,7 +203,10 @@ PEERS: dict[str, dict[str, Peer]] = {
         "path": Peer(path),
         "path_fox": Peer(path),
     },
-    "fla-unguarded": {"gated_delta": fla(GATED_DELTA, guarded=False)},
+    "fla-unguarded": {
+        "gated_delta": fla(GATED_DELTA, guarded=False),
+        "retention": fla("fla.ops.simple_gla:chunk_simple_gla", guarded=False),
+    },
     "flash_qla": {"gated_delta": Peer(flash_qla)},
     "cudnn": {"lstm": Peer(cudnn_lstm, note="with a product of its inputs by identity")},
     "sdpa": {
@@ -288,8 +294,8 @@ def chunked(dim: int) -> list[Row]:
     mamba = {"P": dim, "N": dim}
     return [
         Row("kda"), Row("gla"), Row("gated_delta", beside=("fla-unguarded",)), Row("delta"),
-        Row("linear_attention_simple"), Row("mamba2", given=mamba), Row("rwkv7"),
-        Row("gated_delta_product", given={"n": 2}),
+        Row("linear_attention_simple"), Row("retention", beside=("fla-unguarded",)),
+        Row("mamba2", given=mamba), Row("rwkv7"), Row("gated_delta_product", given={"n": 2}),
     ]  # fmt: skip
 
 

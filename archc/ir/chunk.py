@@ -25,7 +25,15 @@ from archc.dims import size_symbol
 from archc.ir.chunk_ops.convolved import Convolved
 from archc.ir.chunk_ops.joint_pairs import GateShares, JointPairs, MixSum
 from archc.ir.chunk_ops.op import ChunkOp
-from archc.ir.chunk_ops.pairs import SUMS, GateGradient, Gram, Mix, Spans, SpansGradient
+from archc.ir.chunk_ops.pairs import (
+    SUMS,
+    Differences,
+    GateGradient,
+    Gram,
+    Mix,
+    Spans,
+    SpansGradient,
+)
 from archc.ir.chunk_ops.rows import LEAST_GATE, Move, Rest, Scan, Sums
 from archc.ir.chunk_ops.stacks import (
     BlockSums,

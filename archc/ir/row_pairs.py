@@ -32,12 +32,15 @@ def spans(gates: Tensor, strict: bool, exclusive: bool) -> Tensor:
 
 def decays(gates: Tensor, strict: bool, exclusive: bool, summed: bool) -> Tensor:
     """How pairs of rows decay, [rows, columns, ...]: by gates, or by gates that are `summed`."""
-    if not summed:
-        return spans(gates, strict, exclusive).exp()
-    until = moved(gates, 0, 1, 0) if exclusive else gates
-    kept = _kept(len(gates), strict, exclusive)
-    kept = kept.reshape(*kept.shape, *[1] * (gates.dim() - 1))
-    return torch.where(kept, until[:, None] - gates[None], -torch.inf).exp()
+    return (differences if summed else spans)(gates, strict, exclusive).exp()
+
+
+def differences(sums: Tensor, strict: bool, exclusive: bool) -> Tensor:
+    """Running sums of gates [rows, ...] -> their spans [rows, columns, ...]."""
+    until = moved(sums, 0, 1, 0) if exclusive else sums
+    kept = _kept(len(sums), strict, exclusive)
+    kept = kept.reshape(*kept.shape, *[1] * (sums.dim() - 1))
+    return torch.where(kept, until[:, None] - sums[None], -torch.inf)
 
 
 def _kept(rows: int, strict: bool, exclusive: bool) -> Tensor:

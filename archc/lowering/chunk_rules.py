@@ -9,7 +9,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.lowering.chunks import at_last, block_sums, chunks, last, result, tokens
 from archc.lowering.paired import paired
-from archc.lowering.rows import move, rest, scan, spans, spans_gradient, sums
+from archc.lowering.rows import differences, move, rest, scan, spans, spans_gradient, sums
 from archc.lowering.rules import RULES
 from archc.lowering.systems import conjugate, inverse
 
@@ -18,5 +18,5 @@ CHUNK_RULES: dict[type, Callable[..., Any]] = {
     ck.Last: last, ck.Move: move, ck.Sums: sums, ck.Scan: scan, ck.Spans: spans,
     ck.SpansGradient: spans_gradient, ck.Inverse: inverse, ck.Conjugate: conjugate,
     ck.Gram: paired, ck.Mix: paired, ck.MixSum: paired, ck.GateShares: paired,
-    ck.BlockSums: block_sums, ck.Rest: rest,
+    ck.BlockSums: block_sums, ck.Rest: rest, ck.Differences: differences,
 }  # fmt: skip

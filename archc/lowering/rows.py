@@ -189,6 +189,25 @@ def spans(v: Values, node: Node, place: Place) -> Made:
     return Padded(v.k.apply("where", seen, total, NEVER, dims_in=(row, col)))
 
 
+def differences(v: Values, node: Node, place: Place) -> Made:
+    """Running sums at each row less those at each column, in the dtype of the sums."""
+    op, operand = node.op, node.operands[0]
+    row, col = op.row, op.col.name
+    refused = v.not_whole(node, place, row, col)
+    if refused is not None:
+        return refused
+    x = v.stored(operand, v.part(operand, place))
+    if isinstance(x, Refusal):
+        return x
+    if x.labels != (row,):
+        return v.refused(node, "spans of several dims")
+    i, j = place[row].at, place[col].at
+    between = v.k.apply("sub", x.tile, x.tile.along(**{row: col}), dims_in=(row, col)).to("f32")
+    v.see(row, col)
+    seen = i > j if op.strict else i >= j
+    return Padded(v.k.apply("where", seen, between, NEVER, dims_in=(row, col)))
+
+
 def _of_gates(v: Values, g: Tile) -> Tile:
     """Log gates as they are summed where differences of sums are wanted."""
     least = v.k.noted(v.k.apply("max", g, ck.LEAST_GATE), f"exp of {ck.LEAST_GATE:.0f} is 0")

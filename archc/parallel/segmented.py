@@ -51,7 +51,7 @@ def goes_in_segments(layer: ir.Layer, sizes: Mapping[str, Number]) -> bool:
     form = nodes[0].op.chunked if len(nodes) == 1 else None
     if form is None or form.backward is None:
         return False
-    graphs = [(form.forward, False), (form.backward, False)]
+    graphs = [(form.forward, True), (form.backward, False)]
     if form.saved:
         graphs.append((without(form.forward, form.saved), True))
     return all(_in_segments(graph, nodes[0], sizes, fused) for graph, fused in graphs)

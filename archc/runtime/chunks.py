@@ -176,6 +176,14 @@ def spans(g: Tensor, strict: bool = False, exclusive: bool = False) -> Tensor:
     return torch.where(later if strict or exclusive else rows[:, None] >= rows, sums, -math.inf)
 
 
+def differences(x: Tensor, strict: bool = False) -> Tensor:
+    """Running sums at each row less those at each column, -inf where a pair (i, j) is left out, as
+    in `spans`. x [..., C] -> [..., C, C]"""
+    rows = torch.arange(x.shape[-1], device=x.device)
+    kept = rows[:, None] > rows if strict else rows[:, None] >= rows
+    return torch.where(kept, x[..., None] - x[..., None, :], -math.inf)
+
+
 def spans_gradient(x: Tensor, exclusive: bool = False) -> Tensor:
     """At row r the sum over i >= r > j (exclusive: i > r) of x[..., i, j]."""
     x = x.tril(-1)

@@ -25,11 +25,11 @@ from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernel, Kernels
 from archc.ir.roles import OUTPUT, PREPARE, SCAN, SCORES, SOLVE, SYSTEM, held
-from archc.ir.value_names import unsaved
+from archc.ir.value_names import is_saved, unsaved
 from archc.schedule.axes import counts_chunks, own_dims, reduction_dims, scans_numbers
 from archc.schedule.kept import DIM, Kept
 from archc.schedule.levels import CHUNKS, PAIRS, Levels, is_renamed, kind_of, split_of
-from archc.schedule.plain_factors import only_adds
+from archc.schedule.plain_factors import one_sum, only_adds
 from archc.schedule.wide_scans import BLOCK, MOST
 
 WHY = {
@@ -50,8 +50,11 @@ def partition(
     fused: bool = False,
 ) -> Kernels:  # fmt: skip
     """The kernels of a chunked form or of its gradient; nodes of `fallback` are in none, and why.
-    `fused`: what follows on a walk is made by it as far as it can be."""
-    return _Partition(graph, name, stream, heads, Levels(graph, heads, fallback, fused)).kernels()
+    `fused`: what follows on a walk is made by it as far as it can be; where its states are saved
+    anyway, if all that it does is to add to one."""
+    fused = fused and (one_sum(graph) or not any(map(is_saved, graph.outputs)))
+    levels = Levels(graph, heads, fallback, fused)
+    return _Partition(graph, name, stream, heads, levels).kernels()
 
 
 class _Partition:

@@ -1,5 +1,6 @@
 """Chunk IR -> chunk IR: products are of rows as they entered, and scale something smaller.
 
+    of a state:     sum[K] (q * s)[i, K] * S[K, V]          ->  s[i] * sum[K] q * S
     exact:          sum[V] (d.o / d)[i, V] * (w * v)[j, V]  ->  w[j] / d[i] * sum[V] d.o * v
     added to S:     sum[i] (k * s)[i, K] * (w * v)[i, V]    ->  sum[i] (k * (s w)) * v
     and of these:   sum[j] P[i, j] * (w * v)[j, V]          ->  sum[j] (P * w) * v
@@ -17,7 +18,7 @@ from dataclasses import replace
 
 from archc.ir import layer as ir
 from archc.ir.builder import Sharing
-from archc.ir.graph import Graph
+from archc.ir.graph import Graph, Node
 from archc.schedule.quotients import exact_products
 from archc.schedule.row_scales import MUL, can_scale, enters, factors, moved, renames, scaled
 
@@ -25,13 +26,38 @@ from archc.schedule.row_scales import MUL, can_scale, enters, factors, moved, re
 def with_plain_factors(graph: Graph, heads: Collection[str]) -> Graph:
     """The graph with such products; itself if there are none."""
     plain = _Plain(graph.copy(), heads)
-    for id in sorted(exact_products(graph)):
+    for id in sorted(exact_products(graph) | _with_states(graph)):
         plain.exact(id)
     for walk in graph:
         if isinstance(walk.op, ir.Recurrence) and only_adds(walk.op):
             for place, _ in enumerate(walk.op.captures):
                 plain.added(plain.graph[walk.id].operands[place])
     return plain.done() if plain.places else graph
+
+
+def _with_states(graph: Graph) -> set[int]:
+    """Products with the state of a walk that only adds to one: what a program has of their results
+    is smaller than rows are."""
+    return {n.id for n in graph if isinstance(n.op, ir.Contract) and len(n.operands) == 2
+            and any(_is_added(graph, operand) for operand in n.operands)}  # fmt: skip
+
+
+def _is_added(graph: Graph, id: int) -> bool:
+    """Whether a value is a state of such a walk."""
+    result = graph[id]
+    walk = graph[result.operands[0]].op if isinstance(result.op, ir.Result) else None
+    return walk is not None and adds_to_one(walk)
+
+
+def one_sum(graph: Graph) -> bool:
+    """Whether a graph has one walk, which adds to one state."""
+    walks = [node.op for node in graph if isinstance(node.op, ir.Recurrence)]
+    return len(walks) == 1 and adds_to_one(walks[0])
+
+
+def adds_to_one(walk: ir.Recurrence) -> bool:
+    """Whether a walk adds to one state, and does nothing else."""
+    return len(walk.states) == 1 and only_adds(walk)
 
 
 def only_adds(walk: ir.Recurrence) -> bool:
@@ -79,6 +105,8 @@ class _Plain:
         node = self.graph[id]
         if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
             return
+        if self._scale_other(node):
+            return
         scales = [self._scale(operand) for operand in node.operands]
         shared = [scale is not None and not own for scale, own in scales]
         if None in (scale for scale, _ in scales) and not any(shared):
@@ -86,6 +114,22 @@ class _Plain:
         for operand in node.operands if shared[0] else node.operands[::-1]:
             if self._without_scale(operand):
                 return
+
+    def _scale_other(self, node: Node) -> bool:
+        """Whether a scale of the rows that have all of a state's dim in each program was put on
+        the others, of which programs have a part."""
+        b, first = Sharing(self.graph, node.span), self.graph.fresh
+        last = node.type.names[-1]
+        for operand, other in (node.operands, node.operands[::-1]):
+            rows, scale = factors(b, operand, self.heads)
+            if scale is None or last in b.names(operand) or not enters(self.graph, rows):
+                continue
+            names = {*b.names(rows)}, {*b.names(scale)}
+            plain = enters(self.graph, other) and {*self.heads} <= {*b.names(other)}
+            if plain and can_scale(self.graph, node, operand, *names):
+                self._put(node.id, scaled(b, node, operand, rows, scale), first)
+                return True
+        return False
 
     def _scale(self, id: int) -> tuple[int | None, bool]:
         """The scale of a value, and whether the rows are a head's own."""

@@ -178,7 +178,7 @@ def _planned(
         setting = Setting({**known, CHUNK: 1}, wanted.dtype)
         parts = _all_steps(layer, node, name, setting, wanted.device)
         return Planned(layer, node, name, setting, wanted, parts, sizes)
-    graphs = [("forward", form.forward, "kernels", False)]
+    graphs = [("forward", form.forward, "kernels", True)]
     if form.saved:
         graph = without(form.forward, form.saved)
         graphs.append(("inference", graph, "inference_kernels", True))

@@ -301,6 +301,15 @@ def spans(scope: Scope, node: Node) -> Value:
     return settled(scope, node, text, [*rest, op.row, op.col.name])
 
 
+def differences(scope: Scope, node: Node) -> Value:
+    """`differences(x)`, for running sums [..., C]."""
+    op, x = node.op, tensor(scope, node.operands[0])
+    rest = [name for name in x.layout if name != op.row]
+    text = permuted(x.text, x.layout, [*rest, op.row])
+    text = applied("differences", text, *flags(op, "strict"))
+    return settled(scope, node, text, [*rest, op.row, op.col.name])
+
+
 def rest(scope: Scope, node: Node) -> Value:
     """`x[..., -1:, :] - x`."""
     x = tensor(scope, node.operands[0])
@@ -430,6 +439,7 @@ CHUNK_EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
     ck.Scan: scan,
     ck.BlockSums: block_sums,
     ck.Spans: spans,
+    ck.Differences: differences,
     ck.SpansGradient: spans_gradient,
     ck.Gram: gram,
     ck.Mix: mix,

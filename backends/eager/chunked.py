@@ -170,7 +170,7 @@ class ChunkedFunction(RecurrenceFunction):
         name = self.scope.file.names.fresh(f"{self.title}_{kind}")
         given = self.given if given is None else given
         if kind in BY_KERNELS:
-            make, fused = self.scope.file.by_kernels, kind == "inference_kernels"
+            make, fused = self.scope.file.by_kernels, kind != "gradient_kernels"
             form = (self.scope, graph, name, given, order, self.op.stream, self.op.heads)
             return make(*form, fused=fused)
         return GraphFunction(self.scope, graph, name, given, order, self.op.stream)

@@ -62,7 +62,8 @@ class KernelFunction(GraphFunction):
         self.flags: list[str] = []
         self.marks: list[int] = []
         self.keeping: list[str] = []
-        self.body.writer.margin += len(INDENT) * fused  # it may stand in a branch
+        brief = fused and not any(map(is_saved, graph.outputs))
+        self.body.writer.margin += len(INDENT) * brief  # it may stand in a branch
         self.alone = why_alone(self.graph, self.plan, stream)
         self.gaps = read_by_chunks(self.graph, self.plan)
         self.sequences = self.body.names.fresh("sequences")

@@ -21,8 +21,8 @@ from archc.ir.plan import Plan
 
 SPECS = (
     "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
-    "linear_attention_simple", "lstm", "mamba", "mamba2", "mesa", "mlstm", "mom", "rwkv7", "slstm",
-    "ssm", "ssm_selective", "xlstm",
+    "linear_attention_simple", "lstm", "mamba", "mamba2", "mesa", "mlstm", "mom", "retention",
+    "rwkv7", "slstm", "ssm", "ssm_selective", "xlstm",
 )  # fmt: skip
 """Bundled specs with a memory of their own that has kernels. The blocks and models that call these
 layers have the same ones."""

@@ -23,8 +23,8 @@ from tests.lowering.launches import launch, lowered_kernels, plans
 
 SPECS = (
     "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
-    "linear_attention_simple", "mamba", "mamba2", "mesa", "mlstm", "mom", "rwkv7", "ssm",
-    "ssm_selective",
+    "linear_attention_simple", "mamba", "mamba2", "mesa", "mlstm", "mom", "retention",
+    "rwkv7", "ssm", "ssm_selective",
 )  # fmt: skip
 """Every bundled spec with a recurrence of its own that has a chunked form."""
 

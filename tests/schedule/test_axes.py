@@ -39,6 +39,7 @@ OPS: list[tuple[object, tuple[str, ...]]] = [
     (ck.Scan("i"), ("batch i K", "batch i K", "batch K")),
     (ck.Scan("i", matrix=("K'", "K")), ("batch i K' K", "batch i K", "batch K")),
     (ck.Spans("i", J), ("batch i K",)),
+    (ck.Differences("i", J), ("batch i K",)),
     (ck.SpansGradient("i", "i'"), ("batch i i' K",)),
     (ck.Gram(("K",), "i", J), ("batch i K", "batch i K", "batch i K")),
     (ck.Mix("i", "i'"), ("batch i i'", "batch i K", "batch i K")),

@@ -12,7 +12,7 @@ from tests.schedule.test_joint_pairs import check_same
 from tests.schedule.test_partition import recurrence_of
 
 
-@pytest.mark.parametrize("spec", ["kda", "gla", "rwkv7"])
+@pytest.mark.parametrize("spec", ["kda", "gla", "rwkv7", "retention", "gated_delta", "mamba2"])
 def test_one_running_sum_of_gates_is_all_that_a_memory_needs(spec: str) -> None:
     """Decays from the start of a chunk read it, and decays to its end what is left of it."""
     recurrence = recurrence_of(spec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from archc.backends.eager.chunked import without
 
 import archc
@@ -30,10 +31,18 @@ def recurrence_of(spec: str) -> ir.Recurrence:
 
 
 def cut(spec: str, fused: bool = False) -> Kernels:
-    """The kernels of a spec's one recurrence, forward; `fused`: where nothing needs a gradient."""
+    """The kernels of a spec's one recurrence, forward; `fused`: with what follows on walks."""
     recurrence = recurrence_of(spec)
     given = recurrence.chunked.forward, "memory", recurrence.stream, recurrence.heads, {}
     return partition(*given, fused=fused)
+
+
+def without_saved(spec: str) -> Kernels:
+    """The same where nothing needs a gradient: walks make what follows on them."""
+    recurrence = recurrence_of(spec)
+    graph = without(recurrence.chunked.forward, recurrence.chunked.saved)
+    given = graph, "memory", recurrence.stream, recurrence.heads, {}
+    return partition(*given, fused=True)
 
 
 def test_a_walk_stands_between_what_is_done_for_every_chunk_at_once() -> None:
@@ -67,7 +76,7 @@ def test_scores_are_made_where_they_are_used() -> None:
     for spec, fused, stored in (
         ("delta", False, False), ("delta", True, False), ("gated_delta", False, False),
         ("gated_delta", True, True), ("linear_attention_simple", True, False),
-        ("mamba2", False, True),
+        ("mamba2", False, True), ("retention", True, False),
     ):  # fmt: skip
         recurrence = recurrence_of(spec)
         graph = without(recurrence.chunked.forward, recurrence.chunked.saved)
@@ -178,12 +187,31 @@ def test_a_walk_of_tokens_reads_what_stands_by_chunks_from_memory() -> None:
 def test_a_walk_makes_what_follows_on_it_but_no_matrix_for_every_row() -> None:
     """Where no gradient needs its states they do not go through memory: the walk writes outputs. A
     state for every row would be a tile of three dims there: it is made of chunks at once."""
-    *_, last = cut("kda", fused=True).kernels
+    *_, last = without_saved("kda").kernels
     assert last.walk is not None and "o" in last.stores
     walk, after = cut("mamba", fused=True).kernels[1:]
     stored = [walk.graph[id].type.axes for id in walk.stores.values()]
     assert walk.walk is not None and after.walk is None and "o" in after.stores
     assert [[axis.name for axis in axes] for axes in stored] == [["batch", "n", "D", "N"]]
+
+
+@pytest.mark.parametrize("spec", ["linear_attention_simple", "retention"])
+def test_a_walk_that_only_adds_makes_what_a_gradient_needs_too(spec: str) -> None:
+    """Its states, and scores, which are its own factors' product: nothing else reads keys and
+    queries for them."""
+    (walk,) = (each for each in cut(spec, fused=True).kernels if each.walk is not None)
+    assert {"o", "saved.S@start"} < {*walk.stores}
+    made = [walk.graph[id].type.names[-2:] for id in walk.stores.values()]
+    assert ("i", "j") in made
+
+
+def test_what_follows_on_a_walk_that_corrects_is_made_of_saved_states() -> None:
+    """It has no registers for more, and its states go through memory in any case."""
+    for spec in ("kda", "gated_delta_product"):
+        graph = recurrence_of(spec).chunked.forward
+        found = cut(spec, fused=True).kernels
+        assert any(name.startswith("saved.S") for name in graph.outputs)
+        assert ["o" in each.stores for each in found if each.walk is not None] == [False]
 
 
 def test_sums_of_inputs_have_a_kernel_to_themselves() -> None:
@@ -252,7 +280,7 @@ def test_what_a_walk_only_multiplies_is_narrow() -> None:
 
 def test_what_needs_no_earlier_kernel_is_in_the_first() -> None:
     """Also where walks make what follows on them, before which all else is done."""
-    found = cut("gated_delta", fused=True)
+    found = without_saved("gated_delta")
     first, solve, _ = found.kernels
     assert SUMMED not in {each.width for each in found.buffers}  # no sums of gates were asked for
     before = {*first.stores.values()}

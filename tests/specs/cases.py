@@ -64,6 +64,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "vocab": 11, "d": 12, "L": 2, "full": [1], "H": 4, "G": 2, "K": 8, "heads": 4,
         "key_heads": 2, "key": 5, "value": 4, "experts": 5, "active": 2, "f": 6, "shared": 7,
     },
+    "retention": {"d": 12, "H": 2, "K": 4, "V": 5},
     "rwkv7": {"d": 12, "H": 2, "r_w": 3, "r_a": 3, "r_g": 4},
     "slstm": {"d": 12, "H": 2, "D": 5},
     "ssm": {"d": 12, "D": 7},

@@ -56,6 +56,7 @@ PRODUCT = {
     ("spec", "reference", "inputs"),
     [
         ("linear_attention_simple", fla_naive.linear_attention, {}),
+        ("retention", fla_naive.retention, PER_HEAD),
         ("delta", fla_naive.delta, DELTA),
         ("gated_delta", fla_naive.gated_delta, PER_HEAD | DELTA),
         ("gated_delta_product", fla_naive.gated_delta_product, PER_HEAD | PRODUCT),
@@ -105,6 +106,29 @@ def test_linear_attention_layer() -> None:
     )
     theirs = torch.einsum("bthv,hvd->btd", o, weights["W_o"])
     agree("linear_attention", "fla naive between torch projections", layer(x), theirs)
+
+
+def test_retention_layer() -> None:
+    """The whole layer, with its rotations as products of complex numbers."""
+    layer = archc.load("retention").module(d=24, H=H, K=K, V=V)
+    weights = randomise(layer, seed=0).state_dict()
+    x = values(15, B, T, 24)
+    angles = torch.arange(T)[:, None] * 10000.0 ** (-torch.arange(0, K, 2) / K)
+
+    def heads(name: str) -> Tensor:
+        return torch.einsum("btd,dhk->bthk", x, weights[name])
+
+    def turned(y: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(y.unflatten(-1, (-1, 2)).contiguous())
+        turns = torch.polar(torch.ones_like(angles), angles)[:, None]
+        return torch.view_as_real(pairs * turns).flatten(-2)
+
+    gate = torch.nn.functional.logsigmoid(x @ weights["W_a"]) / 16
+    o, _ = fla_naive.retention(turned(heads("W_q")), turned(heads("W_k")), heads("W_v"), gate)
+    o = torch.nn.functional.layer_norm(o, (V,), eps=1e-6)
+    gated = torch.nn.functional.silu(heads("W_g")) * o
+    theirs = torch.einsum("bthv,hvd->btd", gated, weights["W_o"])
+    agree("retention", "fla naive between torch projections", layer(x), theirs)
 
 
 def test_full_linear_attention() -> None:

@@ -56,6 +56,33 @@ class Spans(ChunkOp):
 
 
 @dataclass(frozen=True)
+class Differences(MadeByGradients):
+    """Spans of gates of which running sums x are at hand: x[i] - x[j], with `col` as a new axis
+    after `row`; -inf where a pair is not kept."""
+
+    held = "decays"
+    row: str
+    col: Axis
+    strict: bool = False
+
+    def typed(self, types: Types) -> Type:
+        return _with_column(types[0], self.row, self.col)
+
+    def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
+        return elements(node.type.axes, lengths)
+
+    def reduction_dims(self) -> tuple[str, ...]:
+        return (self.row, self.col.name)
+
+    def meaning(self, node: Node, scope: Scope, x: Named) -> Named:
+        from archc.ir.row_pairs import differences
+
+        rest = x.but(self.row)
+        data = differences(x.to([self.row, *rest]), self.strict, False)
+        return Named(data, (self.row, self.col.name, *rest))
+
+
+@dataclass(frozen=True)
 class SpansGradient(MadeByGradients):
     """The gates' share of a cotangent of Spans [row, col]: at r the sum over i >= r > j of it."""
 

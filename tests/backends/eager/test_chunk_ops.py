@@ -148,6 +148,14 @@ def test_spans(strict: bool, exclusive: bool) -> None:
     agrees(s.outputs(d=d, g=s.add(ck.SpansGradient("i", "j", strict, exclusive), d)))
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_differences(strict: bool) -> None:
+    s = Sketch()
+    g = cut(s, s.fn("neg", s.fn("abs", s.input("g", "batch t H K"))))
+    sums = s.add(ck.Sums("i", gates=True), g)
+    agrees(s.outputs(d=s.fn("exp", s.add(ck.Differences("i", COL, strict), sums))))
+
+
 @pytest.mark.parametrize("switches", [(False, False), (True, False), (False, True)], ids=str)
 def test_products(switches: tuple[bool, bool]) -> None:
     s = Sketch()

@@ -12,8 +12,8 @@ from tests.recurrence.forms import both, furthest, recurrences
 
 CHUNKED = (
     "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
-    "linear_attention_simple", "mamba", "mamba2", "mesa", "mlstm", "mom", "rwkv7", "ssm",
-    "ssm_selective",
+    "linear_attention_simple", "mamba", "mamba2", "mesa", "mlstm", "mom", "retention",
+    "rwkv7", "ssm", "ssm_selective",
 )  # fmt: skip
 """Bundled specs whose recurrences all have a chunked form."""
 

@@ -12,6 +12,7 @@ from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
 from fla.ops.gla.naive import naive_recurrent_gla
 from fla.ops.kda.naive import naive_recurrent_kda
 from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
+from fla.ops.simple_gla.naive import naive_recurrent_simple_gla
 from torch import Tensor
 
 
@@ -60,6 +61,13 @@ def gla(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, S: Tensor) -> tuple[
     return naive_recurrent_gla(
         q * q.shape[-1] ** 0.5, k, v, log_alpha, initial_state=S, output_final_state=True
     )
+
+
+def retention(
+    q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, S: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """log_alpha [B, T, H]; the output is scaled by 1/sqrt(K)."""
+    return naive_recurrent_simple_gla(q, k, v, log_alpha, initial_state=S)
 
 
 def linear_attention(q: Tensor, k: Tensor, v: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
