@@ -61,8 +61,10 @@ def adds_to_one(walk: ir.Recurrence) -> bool:
 
 
 def only_adds(walk: ir.Recurrence) -> bool:
-    """Whether a walk adds to its states what does not depend on them, and reads nothing of them."""
-    return not any(isinstance(node.op, ir.Contract) for node in walk.body)
+    """Whether a walk adds to its states what does not depend on them; no product leads to one."""
+    body, states = walk.body, {walk.body.outputs[state.name] for state in walk.states}
+    made = states.union(*(body.ancestors(id) for id in states))
+    return not any(isinstance(body[id].op, ir.Contract) for id in made)
 
 
 class _Plain:
