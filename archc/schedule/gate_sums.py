@@ -19,6 +19,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.builder import Sharing
 from archc.ir.graph import Graph, Node
+from archc.ir.value_names import is_saved
 from archc.schedule.levels import PAIRED
 
 
@@ -58,9 +59,10 @@ def _along_one_dim(graph: Graph, node: Node, heads: Collection[str]) -> bool:
 
 
 def _has_one_state(graph: Graph) -> bool:
-    """Whether one state is carried: kernels of more of them gain nothing that was measured."""
+    """Whether one state is carried, of which something is learned: elsewhere nothing is gained."""
     walks = [n.op for n in graph if isinstance(n.op, ir.Recurrence)]
-    return len(walks) == 1 and len(walks[0].states) == 1
+    learns = any(is_saved(name) or name.startswith("d.") for name in graph.outputs)
+    return learns and len(walks) == 1 and len(walks[0].states) == 1
 
 
 def _of_one_gate(graph: Graph, node: Node, heads: Collection[str]) -> bool:

@@ -13,8 +13,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.kernel import NARROW, WIDE
 from archc.schedule.axes import own_dims, scans_numbers
 from archc.schedule.levels import PAIRED, Levels
-from archc.schedule.plain_factors import one_sum
-from archc.schedule.row_scales import MUL, enters
+from archc.schedule.row_scales import enters
 from archc.schedule.widths import Widths
 
 ROWS, DIM = 64, 128
@@ -33,24 +32,11 @@ class Kept:
     def __init__(self, graph: Graph, levels: Levels, heads: Collection[str]) -> None:
         self.graph, self.levels, self.heads = graph, levels, heads
         self.widths = Widths(graph, levels, heads)
-        self.only_adds = one_sum(graph)
         self._ids: set[int] = set()
         self._asked: set[tuple[int, int]] = set()
-        if levels.fused and self.only_adds:
-            self._make_in_walks()
         for id in graph.outputs.values():
             self._ask_for_output(id)
         self.ids = sorted(self._ids)
-
-    def _make_in_walks(self) -> None:
-        """Let a walk that uses scores make those that are saved too: it has what they are of."""
-        graph, levels = self.graph, self.levels
-        for id in graph.outputs.values():
-            users = {u for user in graph.users(id) for u in self._users_of(id, graph[user])}
-            walks = {levels.walk.get(user) for user in users}
-            walk = next(iter(walks)) if len(walks) == 1 else None
-            if walk is not None and self._scores(graph[id]):
-                levels.of[id], levels.walk[id] = levels.of[walk], walk
 
     # --- who asks for what ---
 
@@ -130,21 +116,13 @@ class Kept:
             return [id]
         every = (o for operand in node.operands for o in self._read(operand, known))
         found = list(dict.fromkeys(every))
-        own = [each for each in found if self._heads(id) <= self._heads(each)]
-        stored = not late and 2 * self.bytes(id) <= sum(map(self.bytes, own))
+        stored = not late and 2 * self.bytes(id) <= sum(map(self.bytes, found))
         return [id] if stored else found
-
-    def _heads(self, id: int) -> set[str]:
-        """The heads of a value: what all of them share costs one read."""
-        return {*self.heads} & {*self.graph[id].type.names}
 
     def _for_walk(self, id: int, walk: ir.Recurrence) -> list[int]:
         """The values that a walk reads for one value: itself, or its factors where those are
         smaller. A walk along the tokens has no chunk at hand to make a value of again."""
         node = self.graph[id]
-        if self.levels.fused and self._scales_rows(node):
-            every = (found for o in node.operands for found in self._read(o, {}))
-            return [o for o in every if not isinstance(self.graph[o].op, ir.Input)]
         if id in self.levels.recomputed:
             by_token = not walk.stream.size.has(ck.CHUNK)
             return [id] if by_token and self._of_chunks(id) else []
@@ -153,11 +131,6 @@ class Kept:
         if not fallback and (renamed or self._larger(node)):
             return [found for o in node.operands for found in self._for_walk(o, walk)]
         return [id]
-
-    def _scales_rows(self, node: Node) -> bool:
-        """Whether a value is rows that entered and a scale, of a walk that adds them to a state."""
-        product = node.op == MUL and self.only_adds
-        return product and any(enters(self.graph, operand) for operand in node.operands)
 
     def _of_chunks(self, id: int) -> bool:
         """Whether a value is made of one that stands by chunks and rows."""
@@ -186,7 +159,7 @@ class Kept:
 
     def _scores(self, node: Node) -> bool:
         """Whether a value is a product of two inputs for each pair of rows of a head, masked or
-        decayed. Walks that correct rows have no registers left for decays of what follows; of what
+        decayed. Walks that make what follows on them have no registers left for decays; of what
         leads to a quotient, programs with parts of a dim would each make them."""
         if isinstance(node.op, ir.Contract) and len(node.operands) == 2:
             rows = all(a.size == ck.CHUNK for a in own_dims(node.type.axes, self.heads))
@@ -195,8 +168,7 @@ class Kept:
             return rows and given and {*self.heads} <= {*node.type.names} and not divided
         operands = [self.graph[operand] for operand in node.operands]
         decayed = any(isinstance(n.op, ir.Elementwise) and n.op.fn == "exp" for n in operands)
-        crowded = decayed and self.levels.fused and not self.only_adds
-        pointwise = isinstance(node.op, ir.Elementwise) and not crowded
+        pointwise = isinstance(node.op, ir.Elementwise) and not (decayed and self.levels.fused)
         return pointwise and any(map(self._scores, operands))
 
     def _used_at(self, id: int) -> set[int]:
@@ -205,21 +177,10 @@ class Kept:
         graph, of = self.graph, self.levels.of
         found = {of[id]} if id in graph.outputs.values() else set[int]()
         for node in map(graph.__getitem__, graph.users(id)):
+            again = of[node.id] == of[id] and (self._scores(node) or self._larger(node))
             own = of[id] if isinstance(node.op, PAIRED) else of[node.id]
-            found |= self._used_at(node.id) if self._with_users(id, node) else {own}
+            found |= self._used_at(node.id) if again else {own}
         return found
-
-    def _with_users(self, id: int, node: Node) -> bool:
-        """Whether what a value is used for is made once more where it is used itself."""
-        same = self.levels.of[node.id] == self.levels.of[id]
-        return same and (self._scores(node) or self._larger(node))
-
-    def _users_of(self, id: int, node: Node) -> set[int]:
-        """What uses a value in the end: a user, or the users of what is made once more there."""
-        if not self._with_users(id, node):
-            return {node.id}
-        users = map(self.graph.__getitem__, self.graph.users(node.id))
-        return {each for user in users for each in self._users_of(node.id, user)}
 
     def _larger(self, node: Node) -> bool:
         """Whether a product of matrices is larger than its factors."""

@@ -52,7 +52,7 @@ def partition(
     """The kernels of a chunked form or of its gradient; nodes of `fallback` are in none, and why.
     `fused`: what follows on a walk is made by it as far as it can be; where its states are saved
     anyway, if all that it does is to add to one."""
-    fused = fused and (one_sum(graph) or not any(map(is_saved, graph.outputs)))
+    fused = fused and (one_sum(graph, heads) or not any(map(is_saved, graph.outputs)))
     levels = Levels(graph, heads, fallback, fused)
     return _Partition(graph, name, stream, heads, levels).kernels()
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from archc.ir import layer as ir
 from archc.ir.builder import Sharing
-from archc.ir.graph import Graph, Node
+from archc.ir.graph import Graph
 from archc.schedule.quotients import exact_products
 from archc.schedule.row_scales import MUL, can_scale, enters, factors, moved, renames, scaled
 
@@ -49,10 +49,14 @@ def _is_added(graph: Graph, id: int) -> bool:
     return walk is not None and adds_to_one(walk)
 
 
-def one_sum(graph: Graph) -> bool:
-    """Whether a graph has one walk, which adds to one state."""
-    walks = [node.op for node in graph if isinstance(node.op, ir.Recurrence)]
-    return len(walks) == 1 and adds_to_one(walks[0])
+def one_sum(graph: Graph, heads: Collection[str]) -> bool:
+    """Whether a graph has one walk, which adds to one state what each head has of its own."""
+    walks = [node for node in graph if isinstance(node.op, ir.Recurrence)]
+    if len(walks) != 1 or not adds_to_one(walks[0].op):
+        return False
+    added = (graph[o] for o in walks[0].operands if isinstance(graph[o].op, ir.Contract))
+    factors = (graph[o].type.names for node in added for o in node.operands)
+    return all({*heads} <= {*names} for names in factors)
 
 
 def adds_to_one(walk: ir.Recurrence) -> bool:
@@ -107,8 +111,6 @@ class _Plain:
         node = self.graph[id]
         if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
             return
-        if self._scale_other(node):
-            return
         scales = [self._scale(operand) for operand in node.operands]
         shared = [scale is not None and not own for scale, own in scales]
         if None in (scale for scale, _ in scales) and not any(shared):
@@ -116,22 +118,6 @@ class _Plain:
         for operand in node.operands if shared[0] else node.operands[::-1]:
             if self._without_scale(operand):
                 return
-
-    def _scale_other(self, node: Node) -> bool:
-        """Whether a scale of the rows that have all of a state's dim in each program was put on
-        the others, of which programs have a part."""
-        b, first = Sharing(self.graph, node.span), self.graph.fresh
-        last = node.type.names[-1]
-        for operand, other in (node.operands, node.operands[::-1]):
-            rows, scale = factors(b, operand, self.heads)
-            if scale is None or last in b.names(operand) or not enters(self.graph, rows):
-                continue
-            names = {*b.names(rows)}, {*b.names(scale)}
-            plain = enters(self.graph, other) and {*self.heads} <= {*b.names(other)}
-            if plain and can_scale(self.graph, node, operand, *names):
-                self._put(node.id, scaled(b, node, operand, rows, scale), first)
-                return True
-        return False
 
     def _scale(self, id: int) -> tuple[int | None, bool]:
         """The scale of a value, and whether the rows are a head's own."""

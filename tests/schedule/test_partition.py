@@ -8,7 +8,7 @@ import pytest
 from archc.backends.eager.chunked import without
 
 import archc
-from archc.compile import for_kernels, lowered, with_epilogues
+from archc.compile import for_kernels, lowered, prepared, with_epilogues
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.kernel import NARROW, SUMMED, WIDE, Kernels, made_here
@@ -76,7 +76,7 @@ def test_scores_are_made_where_they_are_used() -> None:
     for spec, fused, stored in (
         ("delta", False, False), ("delta", True, False), ("gated_delta", False, False),
         ("gated_delta", True, True), ("linear_attention_simple", True, False),
-        ("mamba2", False, True), ("retention", True, False),
+        ("mamba2", False, True), ("retention", True, True),
     ):  # fmt: skip
         recurrence = recurrence_of(spec)
         graph = without(recurrence.chunked.forward, recurrence.chunked.saved)
@@ -195,21 +195,20 @@ def test_a_walk_makes_what_follows_on_it_but_no_matrix_for_every_row() -> None:
     assert [[axis.name for axis in axes] for axes in stored] == [["batch", "n", "D", "N"]]
 
 
-@pytest.mark.parametrize("spec", ["linear_attention_simple", "retention"])
-def test_a_walk_that_only_adds_makes_what_a_gradient_needs_too(spec: str) -> None:
-    """Its states, and scores, which are its own factors' product: nothing else reads keys and
-    queries for them."""
-    (walk,) = (each for each in cut(spec, fused=True).kernels if each.walk is not None)
-    assert {"o", "saved.S@start"} < {*walk.stores}
-    made = [walk.graph[id].type.names[-2:] for id in walk.stores.values()]
-    assert ("i", "j") in made
+@pytest.mark.parametrize("spec", ["linear_attention_simple", "retention", "gla"])
+def test_a_walk_that_only_adds_makes_what_follows_though_states_are_saved(spec: str) -> None:
+    found = cut(spec, fused=True).kernels
+    assert [{"o", "saved.S@start"} <= {*each.stores} for each in found if each.walk] == [True]
 
 
-def test_what_follows_on_a_walk_that_corrects_is_made_of_saved_states() -> None:
-    """It has no registers for more, and its states go through memory in any case."""
-    for spec in ("kda", "gated_delta_product"):
-        graph = recurrence_of(spec).chunked.forward
-        found = cut(spec, fused=True).kernels
+def test_what_follows_on_other_walks_is_made_of_saved_states() -> None:
+    """Those that correct rows have no registers for more, nor those that scale what heads share;
+    states go through memory in any case."""
+    for spec in ("kda", "gated_delta_product", "mamba2"):
+        recurrence = recurrence_of(spec)
+        graph = prepared(recurrence.chunked.forward, recurrence.heads)
+        given = graph, "memory", recurrence.stream, recurrence.heads, {}
+        found = partition(*given, fused=True).kernels
         assert any(name.startswith("saved.S") for name in graph.outputs)
         assert ["o" in each.stores for each in found if each.walk is not None] == [False]
 
