@@ -128,7 +128,8 @@ def launched(text: str, **sizes: int) -> Picked:
 
 CASES = [
     (SHARED | PLAIN, {}), (SHARED | PLAIN, {"n": 50, "H": 18}), (SHARED | OTHER, {"n": 7}),
-    (ALONE | PLAIN, {"H": 3}), (ALONE | OTHER, {"H": 2}), (GROUPED | PLAIN, {"G": 3, "H": 6}), (ONE_FOR_ALL | OTHER, {"G": 2, "H": 12, "n": 1}),
+    (ALONE | PLAIN, {"H": 3}), (ALONE | OTHER, {"H": 2}),
+    (GROUPED | PLAIN, {"G": 3, "H": 6}), (ONE_FOR_ALL | OTHER, {"G": 2, "H": 12, "n": 1}),
 ]  # fmt: skip
 
 
