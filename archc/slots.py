@@ -232,7 +232,9 @@ def tokens_seen(state: Any) -> int:
 
 
 def put(into: Any, state: Any, slot: int) -> None:
-    """Write the state of one sequence, as any module of archc has it, into a slot."""
+    """Write the state of one sequence, as any module of archc has it, into a slot. Raises
+    IndexError where there is no such slot, ValueError where the state is of several sequences, or
+    has more tokens than a slot has room for."""
     for name, part in zip(into._fields, into, strict=True):
         put_part(into, state, name, part, slot)
 
@@ -240,20 +242,29 @@ def put(into: Any, state: Any, slot: int) -> None:
 def put_part(into: Any, state: Any, name: str, part: Any, slot: int) -> None:
     """The same of one field."""
     given, kind = getattr(state, name), type(into)
+    if isinstance(part, Tensor) and name not in kind._shared and not 0 <= slot < len(part):
+        raise IndexError(f"there are {len(part)} slots, from 0 on: there is no {slot}")
     if isinstance(part, tuple):
         each = [(part, given)] if hasattr(part, "_fields") else zip(part, given, strict=True)
         for inner, own in each:
             put(inner, own, slot)
     elif name == "pos":
         part[slot] = given
+    elif name in kind._shared:
+        return
+    elif len(given) != 1:
+        raise ValueError(f"a slot is for one sequence, and `{name}` is of {len(given)}")
     elif isinstance(part, Pages):
         part.write(slot, given[0])
+    elif name in kind._grows and given.shape[1] > part.shape[1]:
+        room = f"a slot has room for {part.shape[1]}"
+        raise ValueError(f"`{name}` has {given.shape[1]} tokens, and {room}")
     elif name in kind._grows:
         part[slot, : given.shape[1]] = given[0]
     elif name in kind._rings:
         at = torch.arange(state.pos - given.shape[1], state.pos, device=part.device)
         part[slot, at % part.shape[1]] = given[0]
-    elif isinstance(part, Tensor) and name not in kind._shared:
+    elif isinstance(part, Tensor):
         part[slot] = given[0]
 
 

@@ -44,13 +44,21 @@ class StateMethods:
     def select(self, index: Any) -> Any:
         """The states of some sequences of the batch, in the order of `index`: numbers, which may
         repeat (the survivors of a beam search), or a mask."""
-        at = torch.as_tensor(index)
-        at = at.nonzero().squeeze(1) if at.dtype == torch.bool else at.long()
+        title, given = type(self).__name__, torch.as_tensor(index)
+        if given.is_floating_point() and given.numel():
+            raise TypeError(f"{title}: `index` must be whole numbers or a mask, got {index}")
+        at = given.nonzero().squeeze(1) if given.dtype == torch.bool else given.long()
         if isinstance(self, RaggedState):
+            check_chosen(title, given, len(self.rows))
             return joined_states([self.rows[i] for i in at.tolist()])
-        return each_tensor(
-            self, lambda x, wide, shared: x if shared else x.index_select(0, at.to(x.device))
-        )
+
+        def chosen(x: Tensor, wide: bool, shared: bool) -> Tensor:
+            if shared:
+                return x
+            check_chosen(title, given, x.shape[0])
+            return x.index_select(0, at.to(x.device))
+
+        return each_tensor(self, chosen)
 
     def replace(self, **tensors: Any) -> Any:
         """The state with tensors of yours in place of its own, by name: of the same shape, but for
@@ -187,6 +195,19 @@ def from_plain(kept: Any, kind: type) -> Any:
         have = ", ".join(kept["fields"])
         raise ValueError(f"the state of another layer was kept: {name} with {have or 'nothing'}")
     return made(*(from_plain(part, kind) for part in kept["fields"].values()))
+
+
+def check_chosen(title: str, given: Tensor, count: int) -> None:
+    """Refuse a mask or numbers of other sequences than there are; on a GPU, where nothing is waited
+    for, torch does."""
+    if given.dtype == torch.bool:
+        if given.shape != (count,):
+            wanted = f"a mask has {count} truth values, got {list(given.shape)}"
+            raise ValueError(f"{title}: {wanted}")
+    elif given.device.type == "cpu" and not torch.compiler.is_compiling():
+        wrong = [row for row in given.flatten().tolist() if not 0 <= row < count]
+        if wrong:
+            raise IndexError(f"{title} is of {count} sequences, from 0 on: there is no {wrong[0]}")
 
 
 def state_rows(layer: str, state: Any, rows: list[int], count: int) -> Any:

@@ -120,10 +120,11 @@ def check_state(
     alike: dict[str, tuple[str, int]] = {}
     for name, shape in shapes.items():
         value = getattr(state, name)
-        if value is not None or name not in optional.split():
-            kinds = name in whole.split(), name in wide.split()
-            check_tensor(layer, name, value, like, shape, *kinds)
-            check_alike(layer, name, value, shape, alike)
+        if value is None and name in optional.split():
+            continue
+        kinds = name in whole.split(), name in wide.split()
+        check_tensor(layer, name, value, like, shape, *kinds)
+        check_alike(layer, name, value, shape, alike)
     known = state._asdict()
     if "pos" in known and "pos" not in shapes and not torch.compiler.is_compiling():
         check_pos(layer, known["pos"], [*alike.values()])
@@ -151,7 +152,7 @@ def check_tensor(
 
 
 def check_alike(
-    layer: str, name: str, value: Tensor, shape: tuple, alike: dict[str, tuple[str, int]]
+    layer: str, name: str, value: Any, shape: tuple, alike: dict[str, tuple[str, int]]
 ) -> None:
     """Refuse other lengths of dims with a name than those that are known as `alike`."""
     for length, of in zip(value.shape, shape, strict=True):

@@ -45,6 +45,8 @@ def kept_in_slots(cache: Any, new: Tensor, pos: Tensor, ring: bool = False) -> A
     A cache that is full is refused: on a GPU, where nothing is waited for, by torch as an index
     that is out of bounds.
     """
+    if pos.device.type == "cpu" and bool((pos < 0).any()):
+        raise ValueError(f"`pos` is the number of tokens seen, got {pos.tolist()}")
     if not ring and pos.device.type == "cpu" and bool((pos >= cache.shape[1]).any()):
         row = int((pos >= cache.shape[1]).int().argmax())
         raise ValueError(f"the cache of sequence {row} is full: it has {cache.shape[1]} tokens")

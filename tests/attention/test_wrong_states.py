@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import archc
+from archc.slots import in_slots, put
 
-SIZES: dict[str, dict[str, int]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "attention": {"H": 2},
     "window_attention": {"H": 2, "w": 3},
     "mla": {"H": 2, "K": 4, "R": 4, "V": 4, "C": 8, "Q": 8},
@@ -53,6 +54,35 @@ def test_a_state_that_has_seen_less_than_it_keeps(name: str) -> None:
             module(x, state=state._replace(pos=pos))
     with pytest.raises(ValueError, match=re.escape(f"`state.{kept[0]}` is on meta, not on cpu")):
         module(x, state=state._replace(**{kept[0]: getattr(state, kept[0]).to("meta")}))
+
+
+def test_sequences_that_a_state_does_not_have() -> None:
+    _, state, _ = after_three("attention")
+    for index in (2, -1, [0, 2], torch.tensor([1, 7])):
+        with pytest.raises(IndexError, match="is of 2 sequences, from 0 on: there is no"):
+            state.select(index)
+    with pytest.raises(ValueError, match="a mask has 2 truth values"):
+        state.select(torch.tensor([True, False, True]))
+    with pytest.raises(TypeError, match="whole numbers or a mask"):
+        state.select(1.5)
+    assert state.select([]).k.shape[0] == 0 and state.select([1, 1]).k.shape[0] == 2
+    assert state.select(torch.tensor([False, True])).k.shape[0] == 1
+
+
+@torch.no_grad()
+def test_slots_that_are_not_there_or_too_short() -> None:
+    module, three, _ = after_three("mla")
+    state = in_slots(module).initial_state(3, 4)
+    for slot in (3, -1):
+        with pytest.raises(IndexError, match=f"there are 3 slots, from 0 on: there is no {slot}"):
+            put(state, three.select(0), slot)
+    with pytest.raises(ValueError, match="a slot is for one sequence, and `c` is of 2"):
+        put(state, three, 1)
+    _, long = module(torch.randn(1, 5, 16), return_state=True)
+    with pytest.raises(ValueError, match="`c` has 5 tokens, and a slot has room for 4"):
+        put(state, long, 1)
+    with pytest.raises(ValueError, match="`pos` is the number of tokens seen"):
+        in_slots(module)(torch.randn(3, 1, 16), state=state._replace(pos=torch.tensor([0, -1, 0])))
 
 
 EMPTY = """layer Empty(d, H, K, w = 0, n = 3):
