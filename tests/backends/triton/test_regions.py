@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 import archc
 from archc.compile import lowered
 from archc.ir.meaning import evaluate
+from tests.backends.triton.processes import printed
 from tests.backends.triton.test_interpreted import errors, wrong
 from tests.backends.triton.texts import layer_text
 from tests.specs.references.weights import randomise
@@ -40,6 +42,17 @@ def test_layers_of_a_kind_each_by_kernels() -> None:
     assert found.pop(other) > 0.1, "another seed of torch drops others"
     known = {name.rpartition(": ")[2] for name in found}
     assert {"d b", "d w", "d g", "u_past after", "d u_past", "d y_past"} <= known
+    assert not wrong(found)
+
+
+def test_bad_input_and_training() -> None:
+    """Zeros through a norm, gates of -inf and inf, a width longer than the sequence, dims of 1 and
+    of 10,000: what is no number in float64 is none by kernels, and all else is right. The same to
+    the bit with checkpoints, and as near as 16 bits allow under autocast."""
+    pairs = (line.rpartition(": ") for line in printed("interpreted_bad", "all"))
+    found = {name: float(error) for name, _, error in pairs}
+    assert len(found) == 6 and found.pop("checkpointed") == 0
+    assert 1e-4 < found.pop("autocast") < 8e-2
     assert not wrong(found)
 
 
@@ -168,7 +181,7 @@ def test_elsewhere_it_is_the_same_as_without_kernels() -> None:
     """On a CPU, with a past that has a gradient, packed, and in pieces."""
     spec = archc.parse(SHORT)
     text = layer_text(lowered(spec.layer))
-    sizes = {"d": 5, "H": 2, "K": 4}
+    sizes: dict[str, Any] = {"d": 5, "H": 2, "K": 4}
     layer = load(text, "short").Short(**sizes).double()
     eager = spec.module(**sizes, backend="eager", dtype=torch.float64)
     eager.load_state_dict(layer.state_dict())
