@@ -49,9 +49,11 @@ def by_steps(*tensors: Tensor) -> bool:
 
 
 def tokens_between(tokens: int, numbers: int) -> int:
-    """How many tokens are learned from at a time, where the states are so many numbers: all, or
-    about the square root, where the states before each would take more than a gigabyte."""
-    return tokens if tokens * numbers * 4 <= 1 << 30 else max(16, int(tokens**0.5) + 1)
+    """How many tokens are learned from at a time, where the states are so many numbers: as many as
+    have theirs in a gigabyte, or the square root of all; spans are alike, as each costs the CPU a
+    millisecond."""
+    most = max(16, int(tokens**0.5) + 1, (1 << 28) // max(numbers, 1))
+    return -(-tokens // max(1, -(-tokens // most)))
 
 
 def checkpointed(

@@ -151,6 +151,7 @@ def is_checkpointed(op: ir.Recurrence) -> bool:
 
 
 def tokens_between(tokens: int, numbers: int) -> int:
-    """How many tokens are learned from at a time, where the states are so many numbers: all, or
-    about the square root of them (as that of `archc/runtime/steps.py` says)."""
-    return tokens if 4 * tokens * numbers <= ROOM else max(16, int(tokens**0.5) + 1)
+    """How many tokens are learned from at a time, where the states are so many numbers: as many as
+    have room, or about the square root of all (as that of `archc/runtime/steps.py` says)."""
+    most = max(16, int(tokens**0.5) + 1, ROOM // (4 * max(numbers, 1)))
+    return -(-tokens // max(1, -(-tokens // most)))

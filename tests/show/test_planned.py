@@ -100,14 +100,14 @@ def test_states_that_are_matrices_are_made_again_where_they_are_too_many() -> No
     layer = archc.load(str(spec)).layer
     (many,), (few,) = (list(plans_of(layer, conditions({"T": T}))) for T in (8192, 100))
     text = as_text([many])
-    assert "in spans of 91 tokens: the states before each of 8,192 would take 68.7 GB" in text
+    assert "in spans of 128 tokens: the states before each of 8,192 would take 68.7 GB" in text
     assert "the states before each token are kept for the gradient: 839 MB" in as_text([few])
     _, forward, gradient = many.parts
     states = 4 * 2 * 128 * 128 * 32 * 2 * 8192
     assert forward.widths["M[t-1]"] == gradient.widths["M[t-1]"] == 4
     assert not {"M", "P"} & {*forward.kernels.graph.outputs}
     assert forward.cost.bytes > states < gradient.cost.bytes
-    assert "spans of 91" in as_json([many])[0]["parts"][1]["states"]
+    assert "spans of 128" in as_json([many])[0]["parts"][1]["states"]
 
 
 @pytest.mark.parametrize(
