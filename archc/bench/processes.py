@@ -24,6 +24,10 @@ Row = dict[str, Any]
 SHARES = 4
 """Processes among which a peer's candidates are divided at least, where there are cores."""
 
+WAVE = 24
+"""Rows whose own kernels are compiled before any of their peers': those of one call of `prepare`
+that is cut off have ours at least."""
+
 ROWS = "rows.jsonl"
 """The file that a measuring process writes its rows into, beside its job."""
 
@@ -90,13 +94,17 @@ def prepare(jobs: Sequence[Job], folder: Path, say: Say, limits: Limits) -> list
     every = [(job, job.write(), name) for job in jobs for name in (OURS, *job.against)]
     every = [each for each in every if each[2] != EAGER and not _mark(each[0], each[2]).exists()]
     run = _Processes(folder, "archc.bench.worker", folder / "cache")
+    place = {job.folder: number // WAVE for number, job in enumerate(jobs)}
+    every.sort(key=lambda each: (place[each[0].folder], each[2] != OURS))
     say(f"compiling what {len(every)} contenders of {len(jobs)} rows launch")
     return [f"{each.job.called}: {told}" for each, told in run.fill(found, every, limits)]
 
 
-def prepared(job: Job) -> bool:
-    """Whether all that a job launches is compiled into the shared cache."""
-    return all(name == EAGER or _mark(job, name).exists() for name in (OURS, *job.against))
+def prepared(job: Job) -> Job | None:
+    """The job beside those contenders of which all is compiled into the shared cache; None where
+    that cannot be said of ours."""
+    ready = [n for n in (OURS, *job.against) if n == EAGER or _mark(job, n).exists()]
+    return replace(job, against=tuple(ready[1:])) if OURS in ready else None
 
 
 def _mark(job: Job, name: str) -> Path:

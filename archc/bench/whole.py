@@ -167,14 +167,10 @@ def errors_of_ours(job: Job) -> dict[str, dict[str, float]]:
 
 
 def measure_whole(job: Job, note: Note, machine: dict[str, str]) -> None:
-    """The rows of a job of a whole layer: errors of ours, peaks and paired times of all."""
+    """The rows of a job of a whole layer: peaks and paired times of all, then errors of ours."""
     clock = Clock(job.device)
     seen = ceilings(clock, DTYPES[job.dtype])
     note({"ceilings": {"bytes": seen.bytes, "flops": seen.flops}, "machine": machine})
-    values, gradients, _ = LIMITS[job.dtype]
-    for what, found in errors_of_ours(job).items():
-        limits = dict.fromkeys(found, values if what == LAYER else gradients)
-        note({"errors": found, "limits": limits, "what": what, "contender": OURS})
     modules: dict[str, nn.Module] = {}
     for name in (OURS, *job.against):
         try:
@@ -186,6 +182,11 @@ def measure_whole(job: Job, note: Note, machine: dict[str, str]) -> None:
         calls = _ready(what, modules, inputs, clock, note)
         if calls:
             note({"what": what, "seconds": paired(calls, clock, job.seconds)})
+    del modules, inputs
+    values, gradients, _ = LIMITS[job.dtype]
+    for what, found in errors_of_ours(job).items():
+        limits = dict.fromkeys(found, values if what == LAYER else gradients)
+        note({"errors": found, "limits": limits, "what": what, "contender": OURS})
 
 
 def _ready(

@@ -93,16 +93,14 @@ class Measuring:
         self.note({"refused": name, "what": what, "reason": told(reason)})
 
     def run(self) -> None:
-        """Everything: first what peers search for, at the shape that is timed, then errors."""
+        """Everything: what peers search for, at the shape that is timed, times, then errors."""
         dtype = DTYPES[self.job.dtype]
         self.note({"ceilings": asdict(ceilings(self.clock, dtype)), "machine": machine(self.job)})
         oracle = Oracle(self.job)
         sequences = [what for what in (FORWARD, BACKWARD) if what in self.job.what]
         if sequences:
-            self._search(sequences)
-            oracle.sequence()
-            self._errors(oracle, sequences)
             inputs = draw(self.job, *self.job.shape[:2])
+            self._search(sequences, inputs)
             for what in sequences:
                 make = {
                     name: (lambda peer=peer, what=what: calls_of(peer, inputs, what))
@@ -110,13 +108,14 @@ class Measuring:
                 }
                 self._times(what, make)
             del inputs
+            oracle.sequence()
+            self._errors(oracle, sequences)
         if DECODE in self.job.what:
             for batch in self.job.batches:
                 self._decode(oracle, batch)
 
-    def _search(self, sequences: list[str]) -> None:
+    def _search(self, sequences: list[str], inputs: dict[str, Tensor]) -> None:
         """Call peers once; what they refuse is told where it is timed."""
-        inputs = draw(self.job, *self.job.shape[:2])
         others = {n: each for n, each in self.peers.items() if n not in (OURS, EAGER, COMPILED)}
         for peer in others.values():
             for what in sequences:
@@ -353,8 +352,7 @@ def main(arguments: list[str]) -> None:
         print(json.dumps(first(job, rest[0])))
     elif mode == "fill":
         fill(job, rest[0], int(rest[1]), int(rest[2]))
-        sys.stderr.flush()
-        os._exit(0)  # all is done; threads of PyTorch that are left may abort a process as it ends
+        _end()
     else:
         load_ahead(job)
         if not sys.stdin.readline():
@@ -371,6 +369,13 @@ def main(arguments: list[str]) -> None:
                 measure_whole(job, note, machine(job))
             else:
                 Measuring(job, note).run()
+        _end()
+
+
+def _end() -> None:
+    """All is done: threads of PyTorch that are left may abort a process as it ends."""
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -137,7 +137,9 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     " launch, many processes side by side.",
 )  # fmt: skip
 @click.option(
-    "--prepared", is_flag=True, help="Measure only rows of which --prepare has compiled everything."
+    "--prepared",
+    is_flag=True,
+    help="Measure only rows that --prepare has compiled, beside those peers that it has.",
 )
 @click.option(
     "--jobs", type=click.IntRange(1), default=lambda: os.cpu_count() or 1, metavar="N",
@@ -244,7 +246,8 @@ def _measured(
         return progress
     jobs = [job for job in jobs if not progress.has(job)]
     if options["prepared"]:
-        jobs = [job for job in jobs if prepared(job)]
+        ready = [made for job in jobs if (made := prepared(job)) is not None]
+        jobs = [job for job in ready if not progress.has(job)]
     if progress.done:
         console.say(f"{output} has {len(progress.done)} of them; {len(jobs)} are left")
     for outcome in measure(jobs, folder, console.say, limits, not options["no_first_call"]):
