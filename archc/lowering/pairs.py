@@ -35,7 +35,7 @@ from archc.tile.language import Dim
 LIMIT, NARROW_LIMIT = 64.0, 4.0
 """How large an exponent may be of either sign, in the range of float32 and in that of float16:
 numbers up to 5e10 (1e3) have room above it, and down to 1e-10 (1e-3) all their digits below. Gates
-as layers begin with (a channel of KDA forgets at most exp(-1.6) a token) stay below it in chunks of
+as layers begin with (a channel forgets at most exp(-1.6) a token) stay below it in chunks of
 64 tokens."""
 
 
