@@ -69,7 +69,7 @@ def bench(data: Data) -> Lines:
 
 
 def usual(data: Data) -> Lines:
-    """Memories at the usual shape, each beside the fastest of its peers: a row a memory."""
+    """Memories at the usual shape that have peers, each beside the fastest: a row a memory."""
     cases: dict[str, dict[str, Case]] = {}
     for case in _usual(recorded(data)).cases:
         cases.setdefault(case.spec, {})[case.what] = case
@@ -78,7 +78,9 @@ def usual(data: Data) -> Lines:
     for spec, kinds in cases.items():
         times = [_times(kinds.get(WORDS[what])) for what in (FORWARD, BACKWARD)]
         peers = {who for each in times for who in each if who != OURS}
-        best = min(peers, key=lambda who: [each.get(who, inf) for each in times[::-1]], default="")
+        if not peers:
+            continue
+        best = min(peers, key=lambda who: [each.get(who, inf) for each in times[::-1]])
         cells = [short(each[who]) if who in each else "" for each in times for who in (OURS, best)]
         yield row((spec, best, *cells))
 
