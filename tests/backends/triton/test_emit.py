@@ -27,11 +27,14 @@ def test_the_head_says_what_runs_where() -> None:
 
 
 def test_steps_of_a_token_leave_only_parameters_to_the_host() -> None:
-    """Their gradients are sums over sequences."""
+    """Their gradients are sums over sequences, times what they are made into."""
     head = ast.get_docstring(ast.parse(text_of("gated_delta_product"))) or ""
     assert "gated_delta_product_memory_gradient_kernels: 3 kernels" in head
     left = [line.strip() for line in head.splitlines() if "in PyTorch: " in line]
-    assert left == ["in PyTorch: Reduce, as it looks across what different programs have"]
+    assert left == [
+        "in PyTorch: Reduce, as it looks across what different programs have",
+        "in PyTorch: Elementwise, as it is one value for a whole sequence",
+    ]
 
 
 @pytest.mark.parametrize("spec", ["mlstm", "linear_attention"])
