@@ -44,7 +44,7 @@ class Levels:
     `ends` (of which Recurrence, and which state), and those `recomputed` from inputs on.
 
     `fused`: what follows on a walk is made by it, where its programs can: `walk` says in which.
-    Nothing of the states then goes through memory, which is for when no gradient needs them.
+    Nothing reads its states from memory then, but gradients that have them saved.
     """
 
     def __init__(
