@@ -7,7 +7,7 @@ its values write it where few tokens follow, in place of a join of tensors.
         layer_y_values(x, taps, x_past, y, x_past_after)
         return y, x_past_after
 
-In slots one token follows, and its past is written over.
+In slots one token follows, and its past is written over, if one program alone reads it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def write_nexts(made: RegionFunction, body: Scope, lines: Writer, given: list[st
     kernels, title = made.kernels, made.title
     nexts = {kernels.made.region.nexts[name]: after for name, after in kernels.nexts.items()}
     before = [made.arguments[past] for past in nexts]
+    alone = [made.arguments[past] for past in nexts if made.file.slots and _has_one(made, past)]
     kinds = [_kind_of(made, past) for past in nexts]
     tokens, borders = body.ask(body.lengths["t"]), "cu_seqlens" if made.packed else "None"
     pairs = [f"({', '.join(each)}{',' * (len(each) == 1)})" for each in (before, kinds)]
@@ -34,12 +35,21 @@ def write_nexts(made: RegionFunction, body: Scope, lines: Writer, given: list[st
         results = ", ".join(kernels.outputs.values())
         lines.call(f"{results} = {title}_room(", [*given, *made.dtypes()], ")")
         for past, after in zip(before, nexts.values(), strict=True):
-            over = f"{past} if {tokens} == 1 else " if made.file.slots else ""
+            over = f"{past} if {tokens} == 1 else " if past in alone else ""
             lines.line(f"{after} = {over}{past}.new_empty({past}.shape)")
         every = [*given, *kernels.outputs.values(), *nexts.values()]
         lines.call(f"{title}_values(", every, ")")
         kept = {**dict(zip(made.region.pasts, made.kept(body), strict=True)), **nexts}
         lines.returns([*made.outputs.values(), *kept.values()])
+
+
+def _has_one(made: RegionFunction, past: str) -> bool:
+    """Whether no two programs read the same numbers of a past, in this region or behind it: one
+    would write over them before the other has read them."""
+    space, looks = made.kernels.made.values.space, made.region.pasts[past].looks
+    dims = {axis.name for axis in (*space.grid, space.split) if axis is not None}
+    alone = {*made.scope.graph.users(looks)} <= {*made.region.members}
+    return alone and dims <= {*made.nodes[past].type.names}
 
 
 def _kind_of(made: RegionFunction, past: str) -> str:

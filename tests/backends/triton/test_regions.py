@@ -56,6 +56,12 @@ def test_bad_input_and_training() -> None:
     assert not wrong(found)
 
 
+def test_a_past_that_several_programs_read_is_not_written_over() -> None:
+    """In slots: one that comes later read what the next token looks back on."""
+    (line,) = printed("interpreted_wide_pasts", "")
+    assert float(line) < 1e-5
+
+
 @pytest.mark.slow
 def test_layers_by_kernels() -> None:
     """Short convolutions with their past, gates, gated norms, rotations, shifts of tokens. What is
