@@ -137,7 +137,7 @@ def _where_read(
             continue
         kinds = {(drafts[n].kind, drafts[n].heads) for n in wanted}
         group, roots = {node.id}, set[int]()
-        for id in sorted(_above(graph, node.id), reverse=True):
+        for id in sorted(graph.ancestors(node.id), reverse=True):
             if readers[id] & group and id not in free and not isinstance(graph[id].op, ir.Param):
                 alike = moves(id) and home[id] == home[node.id] and readers[id] <= group
                 (group if alike else roots).add(id)
@@ -148,17 +148,6 @@ def _where_read(
             later.nodes = sorted([*later.nodes, *group])
             home |= dict.fromkeys(group, min(wanted))
     return [draft for draft in drafts if draft.nodes]
-
-
-def _above(graph: Graph, id: int) -> set[int]:
-    """All values that a value is made of."""
-    found, waiting = set[int](), [*graph[id].operands]
-    while waiting:
-        each = waiting.pop()
-        if each not in found:
-            found.add(each)
-            waiting += graph[each].operands
-    return found
 
 
 def _on_parts(graph: Graph, heads: Places | None, node: Node) -> bool:
