@@ -8,6 +8,7 @@ time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -21,6 +22,8 @@ from archc.bench.contenders import Inputs, Made, Peer, Row
 
 PACKAGES = ("fla-core", "flash-linear-attention", "flash-qla")
 """Distributions whose versions belong to a record."""
+
+os.environ.setdefault("FLA_FLASH_QLA", "0")  # fla would call it: it has a column of its own
 
 MODULES = {"fla": ("fla.ops",), "flash_qla": ("flash_qla",)}
 """By peer, what a process may import before it measures."""

@@ -202,10 +202,11 @@ def _on_pools(module: Any, job: Job) -> Callable[[Inputs, Sequence[Tensor]], Mad
     wanted = {*map(identifier, (*(each.name for each in job.enters), *job.states))}
     if {*takes[: len(wanted)]} != wanted:
         return None
+    sizes = {name: job.sizes[name] for name in takes[len(wanted) :] if name in job.sizes}
 
     def step(inputs: Inputs, states: Sequence[Tensor]) -> Made:
         pools = entering(dict(zip(job.states, states, strict=True)))
-        output, *after = decode(**entering(inputs), **pools)
+        output, *after = decode(**entering(inputs), **pools, **sizes)
         return (output,), tuple(after)
 
     return step
