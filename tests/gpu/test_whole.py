@@ -91,8 +91,8 @@ def test_tokens(name: str, tokens: int) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_autocast(name: str) -> None:
-    """In the dtypes of the eager form, and about as far off: kernels round more operands of products
-    (a delta rule's weights are 2.3 times as far off on an H200)."""
+    """In the dtypes of the eager form, and about as far off: kernels round more operands of
+    products (a delta rule's weights are 2.3 times as far off on an H200)."""
     exact, values = built(name, 63)
     eager, _ = built(name, 63, "eager")
     found, other = (on_gpu(layer, values, autocast) for layer in (exact, eager))
