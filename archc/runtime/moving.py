@@ -3,6 +3,8 @@
     k[t, s] = M[t]' k[t-1, s] = k[t-1, s] + sign (k[t-1, s] . u[t]) w[t] + ...,    k[s, s] = k[s]
 
 A reader that comes alone reads them as if no matrix stood between: a token moves each key once.
+They are a state: float32 at least, as roundings to 16 bits by every token would add up. Where keys
+have 16 bits, readers have a copy in their dtype, each rounded once.
 """
 
 from __future__ import annotations
@@ -27,26 +29,31 @@ def moved_keys(
     signs: Sequence[int],
 ) -> Tensor:  # fmt: skip
     """The first of `seen`, keys [B, S, ..., K], as the matrices of later tokens have moved them, by
-    `move`; `factors` makes u, w, u, ... [B, n, ..., K] of the others at n tokens. `past` is what a
-    state has of these.
+    `move`, in their dtype; `factors` makes u, w, u, ... [B, n, ..., K] of the others at n tokens.
+    `past` is what a state has of these.
 
     Those of `past`, all but the last token, are moved in place, if what was kept beside it still is
     of them: a state may be continued twice. Else they are made anew of all tokens.
     """
     keys, S, known = seen[0], seen[0].shape[1], vars(past[0]).get("_moved", {})
-    memory, owner = known.get(title, (keys[:, :0], []))
+    wide = torch.promote_types(keys.dtype, torch.float32)
+    memory, copy, owner = known.get(title, (keys, keys, []))
     first = S - 1 if owner == _places(past) and has_room(memory, S) else 0
     if first == 0:
-        memory = keys.new_empty((keys.shape[0], most_of(keys) or 2 * S, *keys.shape[2:]))
+        copy = keys.new_empty((keys.shape[0], most_of(keys) or 2 * S, *keys.shape[2:]))
+        memory = copy if keys.dtype == wide else torch.empty_like(copy, dtype=wide)
         owner = []
     owner.clear()
     memory[:, first:S] = keys[:, first:]
-    made = factors(*(x[:, first:] for x in seen[1:]))
+    if copy is not memory:
+        copy[:, S - 1] = keys[:, S - 1]
+    made = factors(*(x[:, first:].to(wide) if x.is_floating_point() else x[:, first:]
+                     for x in seen[1:]))  # fmt: skip
     w = [x if sign > 0 else -x for sign, x in zip(signs, made[1::2], strict=True)]
-    move(memory, S, first, torch.stack(made[::2], -2), torch.stack(w, -2))
+    move(memory, copy, S, first, torch.stack(made[::2], -2), torch.stack(w, -2))
     owner += _places(seen)
-    vars(keys)["_moved"] = {**known, title: (memory, owner)}
-    return memory[:, :S]
+    vars(keys)["_moved"] = {**known, title: (memory, copy, owner)}
+    return copy[:, :S]
 
 
 def _places(values: Sequence[Tensor]) -> list[tuple[int, ...]]:
@@ -54,9 +61,14 @@ def _places(values: Sequence[Tensor]) -> list[tuple[int, ...]]:
     return [(x.data_ptr(), *x.shape) for x in values]
 
 
-def move_by_torch(memory: Tensor, S: int, first: int, u: Tensor, w: Tensor) -> None:
+def move_by_torch(
+    memory: Tensor, copy: Tensor, S: int, first: int, u: Tensor, w: Tensor
+) -> None:  # fmt: skip
     """Let each of the tokens from `first` to S move the keys before it, [B, room, ..., K], in
-    place: u and w [B, S - first, ..., ranks, K]."""
+    place, and write them to `copy`, another memory where their dtypes differ: u and w
+    [B, S - first, ..., ranks, K]."""
     for t in range(max(first, 1), S):
         by = (memory[:, :t, ..., None, :] * u[:, t - first, None]).sum(-1, keepdim=True)
         memory[:, :t] += (by * w[:, t - first, None]).sum(-2)
+    if copy is not memory:
+        copy[:, : S - 1] = memory[:, : S - 1]

@@ -202,12 +202,37 @@ def compared_moved(ranks: int) -> dict[str, float]:
     def found(run: Callable[..., Tensor], *given: Tensor) -> Tensor:
         u, w, k, v, q, f = given
         memory = torch.cat([k, k], 1)
-        module.move_by_kernel(memory, S - 1, 0, u[:, :-1], w[:, :-1])
+        module.move_by_kernel(memory, memory, S - 1, 0, u[:, :-1], w[:, :-1])
         memory[:, S - 1] = k[:, S - 1]
-        module.move_by_kernel(memory, S, S - 1, u[:, -1:], w[:, -1:])
+        module.move_by_kernel(memory, memory, S, S - 1, u[:, -1:], w[:, -1:])
         return torch.cat([memory.flatten(), run(memory[:, :S], q, f, v, S - 1).flatten()])
 
     return apart([], [partial(found, run) for run in runs], drawn, [False] * 6)
+
+
+def compared_kept(ranks: int) -> dict[str, float]:
+    """Keys of 16 bits that tokens have moved one by one, in float32, and what readers have."""
+    module: Any = loaded(text_of(archc.load("path_fox").layer, "triton"), "path_fox")
+    module.by_folds = lambda *given: True
+    generator = torch.Generator().manual_seed(0)
+    k, *vectors = (torch.randn(2, 90, 3, 20, generator=generator).bfloat16() / 5
+                   for _ in range(1 + 2 * ranks))  # fmt: skip
+    past, read = [x[:, :30] for x in (k, *vectors)], k
+    for S in range(31, 91):
+        seen = [x[:, :S] for x in (k, *vectors)]
+        made = (module.move_by_kernel, "kept", past, seen, lambda *given: given, [-1] * ranks)
+        read, past = module.moved_keys(*made), seen
+    (memory, _, _) = vars(past[0])["_moved"]["kept"]
+    exact, *vectors = (x.double() for x in (k, *vectors))
+    for t in range(1, 90):
+        pairs = [(u[:, t, None], w[:, t, None])
+                 for u, w in zip(vectors[::2], vectors[1::2], strict=True)]  # fmt: skip
+        before = exact[:, :t].clone()
+        for u, w in pairs:
+            exact[:, :t] -= (before * u).sum(-1, keepdim=True) * w
+    memory = memory[:, :90]
+    other = (read - memory.bfloat16()).float().norm()
+    return {"kept": float((memory - exact).norm() / exact.norm()), "read": float(other)}
 
 
 def together(found: Tensor | Sequence[Tensor]) -> Tensor:
@@ -361,6 +386,7 @@ def apart(
 OF_CHOICES: dict[str, Callable[..., dict[str, float]]] = {
     "nsa": compared_choice, "dsa": compared_singly, "index": compared_index,
     "blocks": compared_blocks, "grouped": compared_grouped, "moved": compared_moved,
+    "kept": compared_kept,
 }  # fmt: skip
 """What is compared of choices, each given how many there are at most, and of moved keys."""
 
@@ -372,7 +398,7 @@ def main() -> int:
              for way in ("slots", "pages")]  # fmt: skip
     slots += ["mla, pages", "mla, turned slots", "mla, turned pages"]
     chosen = ["nsa, 3", "dsa, 20", "dsa, 50", "index, 9", "blocks, 4", "grouped, 8", "moved, 1"]
-    chosen += ["moved, 2"]
+    chosen += ["moved, 2", "kept, 1", "kept, 2"]
     for spec in sys.argv[1:] or [*SPECS, *slots, *chosen]:
         title, _, way = spec.partition(", ")
         if title == "mla":

@@ -46,9 +46,11 @@ def count_all(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[int]:
     """How many tokens moved keys at a time, one entry a call."""
     found: list[int] = []
 
-    def counted(memory: Tensor, S: int, first: int, u: Tensor, w: Tensor) -> None:
+    def counted(
+        memory: Tensor, copy: Tensor, S: int, first: int, u: Tensor, w: Tensor
+    ) -> None:  # fmt: skip
         found.append(S - first)
-        runtime.move_by_torch(memory, S, first, u, w)
+        runtime.move_by_torch(memory, copy, S, first, u, w)
 
     monkeypatch.setattr(module, "move_by_torch", counted)
     return found
@@ -71,6 +73,32 @@ def test_tokens_after_pieces_are_those_of_the_whole(
         made.append(o)
     assert (torch.cat(made, 1) - layer(x)).abs().max() < 1e-12
     assert moves == [10, 1, 15, 1, 1]
+
+
+@torch.no_grad()
+def test_roundings_of_many_tokens_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = archc.load("path").module(d=32, H=1, K=16, r=8, dtype=torch.float64)
+    randomise(layer, seed=0).b_b.fill_(4)  # matrices that keep what is long ago
+    layer = layer.bfloat16().eval()
+    given: tuple[Tensor, ...] = ()
+    keys = torch.empty(0)
+
+    def recorded(*args: Any) -> Tensor:
+        nonlocal given, keys
+        given, keys = args[3], runtime.moved_keys(*args)
+        return keys
+
+    monkeypatch.setattr(text_module(layer), "moved_keys", recorded)
+    x = torch.randn(1, 1008, 32, generator=torch.Generator().manual_seed(1)).bfloat16()
+    state = None
+    for piece in x.split([8] + [1] * 1000, 1):
+        _, state = layer(piece, state=state, return_state=True)
+    k, beta, w = (x.double() for x in given)
+    for t in range(1, 1008):
+        by = (k[:, :t] * w[:, t, None]).sum(-1, keepdim=True)
+        k[:, :t] -= beta[:, t, None, :, None] * by * w[:, t, None]
+    assert keys.dtype == torch.bfloat16 and k.shape[1] == 1008
+    assert (keys - k).norm() / k.norm() < 4e-3  # of rounding once, for readers
 
 
 @torch.no_grad()
