@@ -26,7 +26,7 @@ from archc.attention.between import SPAN, Between, rows_of_token
 from archc.attention.convolved import convolved
 from archc.attention.reach import reaches
 from archc.attention.recognise import Found, sums
-from archc.attention.row_heads import all_by_rows
+from archc.attention.row_heads import all_by_rows, rows_of
 from archc.attention.totals import as_folds
 from archc.attention.weighted_sum import Refusal, Source, WeightedSum
 from archc.ir import layer as ir
@@ -226,13 +226,17 @@ def for_kernels(folds: Folds, op: ir.Attend) -> ir.Attend:
     if op.decode is None:
         return op
     found = [folds(replace(op, body=body, decode=None)) for body in (op.body, op.decode)]
-    single = [all(_is_single(fold) for fold in each) and bool(each) for each in found]
+    single = [all(_is_shared(fold) for fold in each) and bool(each) for each in found]
     return replace(op, body=op.decode, decode=None) if single == [False, True] else op
 
 
-def _is_single(fold: Found) -> bool:
-    """Whether there are kernels for tokens that each reader has chosen one by one."""
-    return isinstance(fold, WeightedSum) and fold.choice is not None and fold.choice.single
+def _is_shared(fold: Found) -> bool:
+    """Whether there are kernels for tokens that each reader has chosen one by one, in which heads
+    share what they read."""
+    if not isinstance(fold, WeightedSum) or fold.choice is None or not fold.choice.single:
+        return False
+    rows = rows_of(fold)
+    return rows.head is not None and rows.groups != rows.head.name
 
 
 def _of_few(
