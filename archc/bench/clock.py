@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -107,7 +108,8 @@ def ceilings(clock: Clock, dtype: torch.dtype) -> Ceilings:
 
 
 def captured(call: Call) -> Call:
-    """The call as a CUDA graph, which is launched as one. Raises RuntimeError if it cannot be."""
+    """The call as a CUDA graph, which is launched as one, and holds the tensors of the call. Raises
+    RuntimeError if it cannot be."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -117,4 +119,9 @@ def captured(call: Call) -> Call:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    return graph.replay
+    return partial(_replay, graph, call)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, call: Call) -> None:
+    """Launch a graph; as long as it may be, `call` keeps what the graph reads and writes."""
+    graph.replay()

@@ -183,7 +183,7 @@ def measure_whole(job: Job, note: Note, machine: dict[str, str]) -> None:
         if calls:
             note({"what": what, "seconds": paired(calls, clock, job.seconds)})
     del modules, inputs
-    values, gradients, _ = LIMITS[job.dtype]
+    values, gradients, _ = (2 * each for each in LIMITS[job.dtype])  # products round, too
     for what, found in errors_of_ours(job).items():
         limits = dict.fromkeys(found, values if what == LAYER else gradients)
         note({"errors": found, "limits": limits, "what": what, "contender": OURS})
