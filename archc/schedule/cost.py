@@ -31,11 +31,12 @@ from archc.schedule.program import Key, Program, Setting, Step
 AGAIN = 10.0
 """How much faster than memory the second cache gives what programs read again."""
 
-SUSTAINED = 0.28
+SUSTAINED = 0.32
 """The share of their peak that operations outside products reach: operands wait for one another."""
 
-TURN = 0.78e-6
-"""Seconds that a walk waits at each chunk where what it does with a state follows on the last."""
+TURN = 0.4e-6
+"""Seconds that a walk waits at each chunk where what it does with a state follows on the last; half
+of them where there are more programs than processors, as one works while another waits."""
 
 TOKEN = 1.0e-6
 """Seconds that a walk of tokens waits at each after the first: for what it reads, and for sums.
@@ -137,9 +138,10 @@ def cost(kernel: Kernel, setting: Setting, device: Device) -> Cost:
     limit = max(times, key=lambda name: times[name])
     waves = math.ceil(count / device.processors) * device.processors / max(count, 1)
     turns = program.often(True) if _waits(kernel) else 0
+    waiting = turns * TURN / (1 if count <= device.processors else 2)
     each = bytes + max(0, moved - bytes) / AGAIN
     after = program.often(True) - 1 if walks_tokens(kernel) else 0
-    others = times["arithmetic"] / SUSTAINED + turns * TURN + after * TOKEN
+    others = times["arithmetic"] / SUSTAINED + waiting + after * TOKEN
     busy = max(times[limit], each / device.bandwidth + times["products"] + others) * waves
     chip = of_steps(kernel, setting) if walks_tokens(kernel) else on_chip(program)
     return Cost(
