@@ -70,8 +70,8 @@ def measured(spec: str, sizes: Mapping[str, int]) -> dict[str, dict[str, Any]]:
 def with_twins(
     plan: Mapping[str, Mapping[str, Any]], times: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """The plan, with what it expects of a gradient's kernel added to the forward's of the same text,
-    which is launched for both in a call."""
+    """The plan, with what it expects of a gradient's kernel added to the forward's of the same
+    text, which is launched for both in a call."""
     found = {name: dict(row) for name, row in plan.items()}
     ran = {name for name, row in times.items() if "time" in row}
     for name in found.keys() - ran:
