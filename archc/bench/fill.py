@@ -59,7 +59,8 @@ def search_briefly() -> None:
     import triton
 
     brief = partial(triton.testing.do_bench, warmup=3, rep=10)
-    triton.runtime.driver.active.get_benchmarker = lambda: brief
+    driver: Any = triton.runtime.driver.active
+    driver.get_benchmarker = lambda: brief
 
 
 class _Unknown(Exception):

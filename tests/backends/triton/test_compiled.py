@@ -37,9 +37,10 @@ def misfit(made: MachineCode) -> str:
 
 
 def test_small_kernels_compile_for_a_hopper_gpu() -> None:
-    """A kernel before, along and after the chunks, and the same of the gradient; none spills."""
+    """A kernel before and along the chunks, which makes outputs, and three of the gradient; none
+    spills."""
     made = [machine_code(each) for each in launches_of(usual("linear_attention_simple", 16))]
-    assert len(made) >= 6
+    assert len(made) >= 5
     assert not [line for line in map(misfit, made) if line]
     assert all(each.stack == 0 for each in made)
     assert any(each.wgmma for each in made) and any(not each.large for each in made)
