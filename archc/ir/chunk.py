@@ -69,7 +69,7 @@ def _defined(op: type[ChunkOp]) -> Iterator[type[ChunkOp]]:
         yield from _defined(each)
 
 
-CHUNK_OPS = tuple(_defined(ChunkOp))
+CHUNK_OPS = tuple(dict.fromkeys(_defined(ChunkOp)))
 """Every op that a file of `chunk_ops` defines; tables about ops have these, too."""
 
 

@@ -115,6 +115,19 @@ SLOWED = {
 more than four times, and some between."""
 
 
+def there_and_back(spec: str, model: Any, tokens: torch.Tensor, folder: Path) -> tuple[Any, Any]:
+    """Ours of a checkpoint in a folder, and transformers' of what ours saves: all have the logits
+    of the model."""
+    ours = archc.load(spec).from_pretrained(folder)
+    archc.save_pretrained(ours, folder / "back")
+    again = type(model).from_pretrained(folder / "back")
+    with torch.no_grad():
+        wanted = model(tokens, use_cache=False).logits
+        torch.testing.assert_close(ours(tokens), wanted, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(again(tokens, use_cache=False).logits, wanted)
+    return ours, again
+
+
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("kind", SLOWED)
 def test_positions_for_longer_texts(kind: str, older: bool, tmp_path: Path) -> None:
@@ -126,16 +139,8 @@ def test_positions_for_longer_texts(kind: str, older: bool, tmp_path: Path) -> N
         config["rope_scaling"] = config.pop("rope_parameters")
         config["rope_theta"] = config["rope_scaling"].pop("rope_theta")
         (tmp_path / "config.json").write_text(json.dumps(config))
-    ours = archc.load("lm").from_pretrained(tmp_path)
-    tokens = torch.randint(50, (2, 70))
-    with torch.no_grad():
-        wanted = model(tokens, use_cache=False).logits
-        torch.testing.assert_close(ours(tokens), wanted, rtol=1e-4, atol=1e-4)
-    archc.save_pretrained(ours, tmp_path / "back")
-    again = type(model).from_pretrained(tmp_path / "back")
+    _, again = there_and_back("lm", model, torch.randint(50, (2, 70)), tmp_path)
     assert again.config.rope_parameters == SLOWED[kind]
-    with torch.no_grad():
-        torch.testing.assert_close(again(tokens, use_cache=False).logits, wanted)
 
 
 DEEP = {
@@ -156,15 +161,8 @@ def test_positions_for_longer_texts_of_others(case: str, tmp_path: Path) -> None
     spec = case.partition(",")[0]
     model = families.randomise(families.MADE[spec](rope_parameters=dict(OTHERS[case])), 1)
     model.save_pretrained(tmp_path)
-    ours = archc.load(spec).from_pretrained(tmp_path)
     tokens = torch.randint(50, (2, 60))
-    with torch.no_grad():
-        wanted = model(tokens, use_cache=False).logits
-        torch.testing.assert_close(ours(tokens), wanted, rtol=1e-4, atol=1e-4)
-    archc.save_pretrained(ours, tmp_path / "back")
-    again = type(model).from_pretrained(tmp_path / "back")
-    with torch.no_grad():
-        torch.testing.assert_close(again(tokens, use_cache=False).logits, wanted)
+    ours, _ = there_and_back(spec, model, tokens, tmp_path)
     said = model.generate(tokens, max_new_tokens=10, do_sample=False, eos_token_id=None)
     assert torch.equal(archc.generate(ours, tokens, 10, temperature=0), said)
 

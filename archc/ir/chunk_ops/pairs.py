@@ -23,15 +23,14 @@ SUMS = "sums"
 
 
 @dataclass(frozen=True)
-class Spans(ChunkOp):
-    """span[i, j] of log gates along `row`, with `col` as a new axis after it; -inf where a pair is
-    not kept, so that its exponential is 0."""
+class _Decays(ChunkOp):
+    """The log of a decay of each pair of rows along `row`, with `col` as a new axis after it; -inf
+    where a pair is not kept, so that its exponential is 0."""
 
     held = "decays"
     row: str
     col: Axis
     strict: bool = False
-    exclusive: bool = False
 
     def typed(self, types: Types) -> Type:
         return _with_column(types[0], self.row, self.col)
@@ -41,6 +40,13 @@ class Spans(ChunkOp):
 
     def reduction_dims(self) -> tuple[str, ...]:
         return (self.row, self.col.name)
+
+
+@dataclass(frozen=True)
+class Spans(_Decays):
+    """span[i, j] of log gates."""
+
+    exclusive: bool = False
 
     def meaning(self, node: Node, scope: Scope, g: Named) -> Named:
         from archc.ir.row_pairs import spans
@@ -56,23 +62,8 @@ class Spans(ChunkOp):
 
 
 @dataclass(frozen=True)
-class Differences(MadeByGradients):
-    """Spans of gates of which running sums x are at hand: x[i] - x[j], with `col` as a new axis
-    after `row`; -inf where a pair is not kept."""
-
-    held = "decays"
-    row: str
-    col: Axis
-    strict: bool = False
-
-    def typed(self, types: Types) -> Type:
-        return _with_column(types[0], self.row, self.col)
-
-    def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
-        return elements(node.type.axes, lengths)
-
-    def reduction_dims(self) -> tuple[str, ...]:
-        return (self.row, self.col.name)
+class Differences(_Decays, MadeByGradients):
+    """Spans of gates of which running sums x are at hand: x[i] - x[j]."""
 
     def meaning(self, node: Node, scope: Scope, x: Named) -> Named:
         from archc.ir.row_pairs import differences
