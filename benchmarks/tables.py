@@ -158,13 +158,16 @@ def written(text: str, results: Path) -> str:
 
 
 def plot(results: Path, to: Path) -> None:
-    """The plot of memories at the usual shape, if they are recorded."""
+    """The plot of memories at the usual shape, if they are recorded: of the later record where one
+    stands in both."""
     from archc.bench.chart import picture
 
-    path = results / "bench_memories.json"
-    if path.exists():
-        found = recorded(json.loads(path.read_text(encoding="utf-8")))
-        picture(_usual(found)).savefig(to, dpi=110)
+    paths = [results / f"{name}.json" for name in ("bench_memories", "bench_gated")]
+    found = [recorded(json.loads(x.read_text(encoding="utf-8"))) for x in paths if x.exists()]
+    if found:
+        latest = {(case.spec, case.what): case for each in found for case in _usual(each).cases}
+        timed = tuple(case for case in latest.values() if OURS in _times(case))
+        picture(replace(found[0], cases=timed)).savefig(to, dpi=110)
 
 
 def main(arguments: Sequence[str]) -> int:
