@@ -1,10 +1,10 @@
 """Compiling the candidates of a peer's autotuner ahead of time, several processes side by side.
 
 A search compiles its candidates one after the other, which takes minutes for some peers. Here each
-of several processes goes through the same calls, compiles every so-manieth candidate into the
-shared cache on disk, and runs on with the first of its own that works. The search itself is made
-later, by the peer, on a quiet machine: it finds all candidates compiled. Where a search of an
-earlier run is kept on disk, its choice alone is compiled.
+of several processes goes through the same calls, compiles every so-manieth kernel into the shared
+cache on disk, and launches none: it waits for no other, as results have their shapes and may have
+any values. The search itself is made later, by the peer, on a quiet machine: it finds all
+candidates compiled. Where a search of an earlier run is kept on disk, its choice alone is compiled.
 """
 
 from __future__ import annotations
@@ -15,43 +15,47 @@ from typing import Any
 
 
 def compile_a_share(share: int, shares: int) -> None:
-    """Make autotuners in this process compile candidates share, share + shares, ... and time
-    none."""
+    """Make Triton's kernels in this process be compiled and not launched, kernel share, share +
+    shares, ... of all that are called, each candidate of an autotuner being one."""
     from triton.compiler.errors import CompileTimeAssertionFailure
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.errors import OutOfResources, PTXASError
+    from triton.runtime.jit import JITFunction
 
     failures = (OutOfResources, CompileTimeAssertionFailure, PTXASError)
-    done: dict[Any, Any] = {}
+    compiled = JITFunction.run
+    candidates: dict[Any, Sequence[Any]] = {}
+    seen: dict[Any, int] = {}
 
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self.nargs = dict(zip(self.arg_names, args, strict=False))
-        every = {**self.nargs, **kwargs}
-        key = (id(self), *(str(getattr(every.get(k), "dtype", every.get(k))) for k in every))
-        candidates = self.prune_configs(kwargs) if len(self.configs) > 1 else self.configs
-        if key not in done and (best := _found_before(self, every, candidates)) is not None:
-            done[key] = [best]
-        if key not in done:
-            own = candidates[share % len(candidates) :: shares]
-            for config in own[1:]:
-                current = {**kwargs, **config.all_kwargs(), "warmup": True}
-                try:
-                    self.fn.run(*args, **current)
-                except failures:
-                    continue
-            done[key] = [own[0], *(each for each in candidates if each is not own[0])]
-        for config in list(done[key]):
-            current = {**kwargs, **config.all_kwargs()}
-            self.pre_hook({**self.nargs, **current}, reset_only=True)
-            if config.pre_hook is not None:
-                config.pre_hook({**self.nargs, **current})
-            try:
-                return self.fn.run(*args, **current)
-            except failures:
-                done[key].remove(config)
-        raise RuntimeError(f"no candidate of {self.base_fn.__name__} can be launched")
+    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        if warmup:
+            return compiled(kernel, *args, grid=grid, warmup=True, **kwargs)
+        key = _like(kernel, args, kwargs)
+        if key in seen or seen.setdefault(key, len(seen)) % shares != share:
+            return None
+        try:
+            return compiled(kernel, *args, grid=grid, warmup=True, **kwargs)
+        except failures:
+            return None
 
-    Autotuner.run = run
+    def run_all(tuner: Any, *args: Any, **kwargs: Any) -> None:
+        key = _like(tuner, args, kwargs)
+        if key not in candidates:
+            tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+            every = tuner.prune_configs(kwargs) if len(tuner.configs) > 1 else tuner.configs
+            best = _found_before(tuner, {**tuner.nargs, **kwargs}, every)
+            candidates[key] = every if best is None else [best]
+        for config in candidates[key]:
+            tuner.fn.run(*args, **kwargs, **config.all_kwargs())
+
+    JITFunction.run = run
+    Autotuner.run = run_all
+
+
+def _like(kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What machine code for a call is made for, and a little more: values that are no tensors."""
+    given = [*enumerate(args), *kwargs.items()]
+    return (id(kernel), *((name, str(getattr(x, "dtype", x))) for name, x in given))
 
 
 def search_briefly() -> None:
