@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import sympy
 
+from archc.dims import Axis
 from archc.elaborate.scope import Scope
 from archc.ir.layer import Init
 from archc.syntax import tree
@@ -14,25 +15,41 @@ DISTRIBUTIONS = {"normal": 2, "uniform": 2, "loguniform": 2}
 FUNCTIONS = ("exp", "log", "neg", "inverse_softplus", "logit")
 
 
-def initial(scope: Scope, node: tree.Expr | None) -> Init:
-    """`= 1`, `= uniform(0, 1)`, `= log(uniform(1, 16))`; nothing means the default. What can be no
-    finite number is refused, or where sizes decide it, becomes a requirement."""
+Sizes = Mapping[sympy.Expr, sympy.Expr]
+"""Sizes, and the same as symbols that are not 0."""
+
+
+def initial(scope: Scope, node: tree.Expr | None, dims: Iterable[Axis] = ()) -> Init:
+    """`= 1`, `= log(uniform(1, 16))`, `= normal(0, 1 / sqrt(d))`; nothing means the default. What
+    can be no finite number is refused, or where sizes decide it, becomes a requirement. `dims` are
+    the parameter's, of which none is of size 0."""
     if node is None:
         return Init("default", ())
-    found = _read(scope, node)
-    for condition, rule in _rules(found):
-        if condition == sympy.false:
+    return _checked(scope, node, {axis.size: _some(axis.size) for axis in dims})
+
+
+def _some(size: sympy.Expr) -> sympy.Expr:
+    """A size that is not 0."""
+    return sympy.Symbol(str(size), integer=True, positive=True) if size.is_Symbol else size
+
+
+def _checked(scope: Scope, node: tree.Expr, some: Sizes) -> Init:
+    """An initial value that is always finite, if `some` sizes are those that are not 0."""
+    found = _read(scope, node, some)
+    for condition, rule in _rules(found, some):
+        held = condition.xreplace(some)
+        if held == sympy.false:
             text = " ".join(node.span.text.split())
             raise scope.error("E0218", f"`{text}` is no initial value: {rule}", node.span)
-        if condition != sympy.true:
+        if held != sympy.true:
             scope.require(condition, f"{node.span.text}: {rule}", node.span)
     return found
 
 
-def _read(scope: Scope, node: tree.Expr) -> Init:
+def _read(scope: Scope, node: tree.Expr, some: Sizes) -> Init:
     """An initial value as it is written."""
     if isinstance(node, tree.Unary) and node.op == "-":
-        return Init("neg", (initial(scope, node.arg),))
+        return Init("neg", (_checked(scope, node.arg, some),))
     if isinstance(node, tree.Call) and isinstance(node.func, tree.Name):
         name = node.func.id
         if name in DISTRIBUTIONS:
@@ -43,7 +60,7 @@ def _read(scope: Scope, node: tree.Expr) -> Init:
             and len(node.args) == 1
             and (random or name in ("inverse_softplus", "logit"))
         ):
-            return Init(name, (initial(scope, node.args[0].value),))
+            return Init(name, (_checked(scope, node.args[0].value, some),))
     value = scope.evaluate(node)
     if isinstance(value, sympy.Expr):
         return Init("value", (value,))
@@ -63,10 +80,10 @@ MOST_EXPONENT = 700
 """Numbers beyond these, and exponentials of more, are none in float64."""
 
 
-def _rules(init: Init) -> Iterator[Rule]:
+def _rules(init: Init, some: Sizes) -> Iterator[Rule]:
     """The conditions under which every number drawn is finite."""
     for value in (arg for arg in init.args if isinstance(arg, sympy.Expr)):
-        yield from _finite(value)
+        yield from _finite(value, some)
     low, high = _ends(init.args[0]) if init.fn in FUNCTIONS else (sympy.nan, sympy.nan)
     drawn = init.fn in FUNCTIONS and init.args[0].fn != "value"
     above = sympy.Ge if drawn else sympy.Gt  # an end of what is drawn is as good as never met
@@ -86,11 +103,15 @@ def _rules(init: Init) -> Iterator[Rule]:
             yield sympy.Le(high, MOST_EXPONENT), "its exponential is no number of float64"
 
 
-def _finite(value: sympy.Expr) -> Iterator[Rule]:
+def _finite(value: sympy.Expr, some: Sizes) -> Iterator[Rule]:
     """A number that float64 has."""
     if value.is_finite is False:
         yield sympy.false, "it is not finite"
-    elif value.is_number and value != 0:
+    elif not value.is_number:
+        sure = value.xreplace(some)
+        if not sure.is_real or sure.has(sympy.exp):
+            yield sympy.Le(sympy.Abs(value), LARGEST), "it must be a finite number"
+    elif value != 0:
         size = sympy.Abs(value)
         yield sympy.Le(size, LARGEST), "it is too large for float64"
         yield sympy.Ge(size, SMALLEST), "it is too small for float64"

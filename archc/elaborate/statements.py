@@ -50,7 +50,8 @@ def _param(scope: Scope, stmt: tree.Param, exported: set[str]) -> None:
         for place in reversed(range(len(items))):
             axes = items[place].axes if items[place].axes is not None else axes
             shapes[place] = axes
-        init = inits.initial(scope, group.init)
+        dims = [axis for written in shapes.values() for axis in scope.axes(written or ())]
+        init = inits.initial(scope, group.init, dims)
         for place, item in enumerate(items):
             written = shapes[place]
             if written is None:
