@@ -1,7 +1,7 @@
 """A byte-level language model on text that comes with Python, then a few words from it.
 
     python examples/train_lm.py                                     # minutes on a CPU
-    python examples/train_lm.py --mixer attention --compile --bf16 --d 512 --layers 8   # on a GPU
+    python examples/train_lm.py --bf16 --graph --d 512 --heads 8 --width 64 --layers 8   # on a GPU
 
 The text is the reference manual that `help()` shows (pydoc_data), 700 kB of English and code; the
 last tenth is held out.

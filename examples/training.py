@@ -18,6 +18,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ spec as well."""
 
 LOGITS_AT_ONCE = 1 << 22
 """How many logits stand in memory at a time: 16 MiB in float32."""
-ANYWHERE = ("steps", "folder", "device", "compile", "save_every", "compare")
+ANYWHERE = ("steps", "folder", "device", "compile", "graph", "save_every", "compare")
 """Flags that may differ when a run goes on."""
 
 
@@ -127,8 +128,9 @@ def cross_entropy(x: Tensor, head: Tensor, targets: Tensor) -> Tensor:
     x, targets = x.flatten(0, -2), targets.flatten()
     rows = max(1, LOGITS_AT_ONCE // len(head))
     parts = zip(x.split(rows), targets.split(rows), strict=True)
-    again = torch.utils.checkpoint.checkpoint
-    total = torch.stack([again(part, a, head, b, use_reentrant=False) for a, b in parts]).sum()
+    ways = {"use_reentrant": False, "preserve_rng_state": False}
+    again = partial(torch.utils.checkpoint.checkpoint, **ways)
+    total = torch.stack([again(part, a, head, b) for a, b in parts]).sum()
     return total / (targets >= 0).sum()
 
 
@@ -215,12 +217,15 @@ def flags(doc: str, **defaults: Any) -> argparse.ArgumentParser:
     parser.add_argument("--device", default=device)
     parser.add_argument("--bf16", action="store_true", help="bfloat16 autocast; states are float32")
     parser.add_argument("--compile", action="store_true", help="torch.compile the model")
+    parser.add_argument("--graph", action="store_true", help="a step as a CUDA graph")
     parser.add_argument("--save-every", type=int, default=200, help="steps from save to save")
     return parser
 
 
 def prepared(given: argparse.Namespace, vocabulary: int) -> Run:
     """The model, its optimizer and what the folder has of an earlier run."""
+    if given.graph and torch.device(given.device).type != "cuda":
+        sys.exit(f"--graph needs an NVIDIA GPU, not --device {given.device}")
     torch.manual_seed(given.seed)
     try:
         model = Model(given, vocabulary).to(given.device)
@@ -242,21 +247,70 @@ def rate(step: int, steps: int) -> float:
     return min((step + 1) / warm, max(1 - (step - warm) / max(steps - warm, 1), 0.02))
 
 
+Step = Callable[[Tensor, Tensor], Tensor]
+"""From tokens and targets to their loss; gradients are those of the parameters afterwards."""
+
+
+def step_of(run: Run, given: argparse.Namespace) -> Step:
+    """The step, launch by launch."""
+    loss_of = torch.compile(run.model.loss) if given.compile else run.model.loss
+    kind = torch.device(given.device).type
+
+    def step(tokens: Tensor, targets: Tensor) -> Tensor:
+        run.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(kind, torch.bfloat16) if given.bf16 else nullcontext():
+            loss = loss_of(tokens, targets)
+        loss.backward()
+        return loss.detach()
+
+    return step
+
+
+class Graphed:
+    """A step as CUDA graphs, one for each shape of its batches: the host gives out a single launch,
+    where a small model has hundreds that take it longer than they take the GPU."""
+
+    def __init__(self, step: Step, model: nn.Module):
+        self.step, self.weights = step, [*model.parameters()]
+        self.known: dict[torch.Size, tuple[torch.cuda.CUDAGraph, list[Any]]] = {}
+
+    def __call__(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        if tokens.shape not in self.known:
+            self.known[tokens.shape] = self.recorded(tokens, targets)
+        graph, (*given, loss, gradients) = self.known[tokens.shape]
+        for own, new in zip(given, (tokens, targets), strict=True):
+            own.copy_(new)
+        graph.replay()
+        for weight, gradient in zip(self.weights, gradients, strict=True):
+            weight.grad = gradient
+        return loss
+
+    def recorded(self, *like: Tensor) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
+        """A graph, its tokens and targets, the loss and the gradients of weights: where it reads
+        and writes. Kernels are compiled before, on a stream apart, as torch asks for."""
+        given, graph, apart = [x.clone() for x in like], torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        apart.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(apart), torch.random.fork_rng([torch.cuda.current_device()]):
+            for _ in range(2):
+                self.step(*given)
+        torch.cuda.current_stream().wait_stream(apart)
+        with torch.cuda.graph(graph):
+            loss = self.step(*given)
+        return graph, [*given, loss, [weight.grad for weight in self.weights]]
+
+
 def train(
     run: Run, given: argparse.Namespace, batches: Callable[[torch.Generator], tuple[Tensor, Tensor]]
 ) -> None:
     """Steps until there are as many as asked for; `batches` draws tokens and targets."""
-    loss_of = torch.compile(run.model.loss) if given.compile else run.model.loss
-    mixed = torch.autocast(given.device, torch.bfloat16) if given.bf16 else nullcontext()
+    step_once = step_of(run, given)
+    step_once = Graphed(step_once, run.model) if given.graph else step_once
     run.model.train()
     for step in shown(run.losses, given.steps):
         tokens, targets = (x.to(given.device) for x in batches(run.generator))
         for group in run.optimizer.param_groups:
             group["lr"] = given.lr * rate(step, given.steps)
-        with mixed:
-            loss = loss_of(tokens, targets)
-        run.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss = step_once(tokens, targets)
         nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
         run.optimizer.step()
         run.losses.append(loss.item())

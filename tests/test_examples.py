@@ -168,6 +168,23 @@ def test_a_language_model_says_something(run: Callable[..., None], tmp_path: Pat
     assert "bits a byte" in said and "The statement" in said
 
 
+def test_a_step_is_no_graph_without_a_gpu(run: Callable[..., None], tmp_path: Path):
+    with pytest.raises(SystemExit, match="--graph needs an NVIDIA GPU, not --device cpu"):
+        run("train_lm", tmp_path / "none", *TINY, "--graph", "--device", "cpu")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("more", [(), ("--bf16",), ("--mixer", "attention")], ids=str)
+def test_a_step_as_a_graph(more: tuple[str, ...], run: Callable[..., None], tmp_path: Path):
+    """The same losses, to rounding, with batches of two shapes."""
+    flags = (*TINY, "--pairs", "8", "--words", "9", "--steps", "8", *more)
+    run("train_recall", tmp_path / "launches", *flags)
+    run("train_recall", tmp_path / "graph", *flags, "--graph")
+    found = [json.loads((tmp_path / n / "losses.json").read_text()) for n in ("launches", "graph")]
+    assert found[1] == pytest.approx(found[0], rel=2e-2 if "--bf16" in more else 1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["train_recall", "train_lm"])
 def test_examples_run_compiled(name: str, run: Callable[..., None], tmp_path: Path):
