@@ -1,8 +1,10 @@
 """A fold over the blocks that each reader has chosen -> tile programs.
 
-A program has one reader, and as rows the heads that share its choice: it walks the list of the
-blocks, so that what is read is loaded once for all of them. The gradient of what is of the token
-read walks the other way: for each block the readers that chose it. Lists are made by the caller.
+Of single tokens a program has one reader, and as rows the heads that share its choice: it walks
+the list, so that what is read is loaded once for all of them. Of blocks it has a few readers, one
+beside the other, and walks what any of them has chosen, each block once. The gradient of what is of
+the token read walks the other way: for each block the readers that chose it. Lists of what each
+reader has chosen are made by the caller.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from archc.lowering.attention_forward import leave, summed
 from archc.lowering.attention_gradient import Gradient, gradient_of_readers, gradient_of_tokens
 from archc.lowering.attention_heads import HeadRows
 from archc.lowering.formula import Known
-from archc.tile.compose import Tile, ceil_div
+from archc.tile.compose import Composer, Tile, ceil_div
 from archc.tile.language import Buffer, Dim, Program
 from archc.tile.unread import swept
 
+NOWHERE = -(2**30)
+"""A place before all tokens."""
 Turn = Callable[[Tokens, bool, tuple[Tile, ...]], Sequence[Tile]]
 
 
@@ -60,6 +64,10 @@ class Listed(Choosing):
     def __init__(self, fold: WeightedSum, name: str, doc: str, held: str, warps: int, ahead: int):
         super().__init__(fold, name, doc, held, warps, ahead)
         (self.MOST,) = self.k.sizes("MOST")
+        self.lists()
+
+    def lists(self) -> None:
+        """Memory for the lists."""
         axes: dict[str, Any] = {"b": self.B, "t": self.T, **self.axes_of_choices()}
         self.listed = self.k.memory("listed", {**axes, "most": self.MOST}, "i32")
         self.count = self.k.memory("count", axes, "i32")
@@ -128,20 +136,79 @@ class OneReader(Listed):
         return super().load(source, tokens, masks, apart)
 
     def walk(self, carried: Sequence[Tile], turn: Turn) -> list[Tile]:
-        """The walk over the tokens that the reader has chosen, in order: single tokens, or blocks,
-        each in as many turns as it needs."""
-        k, block, size = self.k, self.BLOCK[READ], self.k.lift(self.size, "i32")
+        """The walk over the tokens that the reader has chosen, in order."""
+        k, block = self.k, self.BLOCK[READ]
         where = [self.b, self.mine.at, *self.among_choices()]
         chosen = k.load(self.count, *where).named("chosen")
-        if self.choice.single:
-            with k.loop(0, (chosen + (block - 1)) // block, *carried) as loop:
-                self.entry = (loop.index * block + k.iota("s", block)).named("entry")
-                s = self.tokens_at(where, self.entry, chosen)
-                loop.next(*turn(Tokens(s, s), True, loop.carried))
-            return [*loop.results]
+        with k.loop(0, (chosen + (block - 1)) // block, *carried) as loop:
+            self.entry = (loop.index * block + k.iota("s", block)).named("entry")
+            s = self.tokens_at(where, self.entry, chosen)
+            loop.next(*turn(Tokens(s, s), True, loop.carried))
+        return [*loop.results]
+
+
+class Neighbours(OneReader):
+    """A program of so many readers, one beside the other: its rows are the heads of each that share
+    what it has chosen, and it walks what any of them has chosen."""
+
+    def lists(self) -> None:
+        """Memory for the blocks that any of some readers has chosen, and who has."""
+        (self.BESIDE,) = self.k.sizes("BESIDE")
+        many = ceil_div(self.T, self.BESIDE)
+        axes: dict[str, Any] = {"b": self.B, "beside": many, **self.axes_of_choices()}
+        entries = {**axes, "most": self.BESIDE * self.MOST}
+        self.union, self.who = (self.k.memory(n, entries, "i32") for n in ("union", "who"))
+        self.many = self.k.memory("many", axes, "i32")
+
+    def stand(self) -> None:
+        """The grid: sequences, heads that share nothing, groups of those that do, readers beside
+        each other, and blocks of their rows."""
+        k, block, head = self.k, self.BLOCK[READER], self.packed.head
+        assert head is not None
+        self.stand_among_heads()
+        self.beside = k.program("beside", ceil_div(self.T, self.BESIDE))
+        self.rows, self.columns = Dim("t", block), self._walked_dim()
+        first_row = k.program("rows", ceil_div(self.BESIDE * self.share, block)) * block
+        each = (first_row + k.iota("t", block)).named("each", "head of a reader")
+        share, beside = k.lift(self.share, "i32"), k.lift(self.BESIDE, "i32")
+        self.whose, self.row = (each // share).named("whose"), (each % share).named("row")
+        self.first = (self.beside * beside).named("first")
+        self.final = k.apply("min", self.first + (beside - 1), k.lift(self.T) - 1)
+        t = (self.first + self.whose).named("t")
+        self.mine = Tokens(t, t.to("i64"))
+        self.in_mine = ((self.whose < beside) & (t < self.T)).named("in_t")
+        at = self.row if self.group is None else self.group * share + self.row
+        heads = {**self.heads, head.name: at.named(clean(head.name))}
+        self.heads = {h.name: heads[h.name] for h in self.fold.heads}
+
+    def load(
+        self, source: Source, tokens: Tokens | None, masks: Sequence[Tile], apart: bool = False
+    ) -> Known:
+        """A source at some tokens; of readers, at each row that there is."""
+        if source.role != READER:
+            return super().load(source, tokens, masks, apart)
+        return HeadRows.load(self, source, tokens, [self.in_mine], apart)
+
+    def edges(self) -> None:
+        """The last token that each row may read, of those in blocks that its reader has chosen."""
+        super().edges()
+        self.own_latest = self.latest.over(self.rows)
+        two = self.k.apply("exp2", self.whose.to("f32")) + 0.5
+        self.power = two.to("i32").named("power", "of 2, for each reader")
+
+    def walk(self, carried: Sequence[Tile], turn: Turn) -> list[Tile]:
+        """The walk over the blocks that any reader has chosen, each in as many turns as it
+        needs."""
+        k, block, size = self.k, self.BLOCK[READ], self.k.lift(self.size, "i32")
+        where = [self.b, self.beside, *self.among_choices()]
+        many = k.load(self.many, *where).named("many")
         turns = ((size + (block - 1)) // block).named("turns", "of one block")
-        with k.loop(0, chosen * turns, *carried) as loop:
-            at = k.load(self.listed, *where, loop.index // turns).named("at_block")
+        with k.loop(0, many * turns, *carried) as loop:
+            entry = loop.index // turns
+            at = k.load(self.union, *where, entry).named("at_block")
+            who = k.load(self.who, *where, entry)
+            chosen = ((who // self.power) % 2).equals(1).named("chosen")
+            self.latest = k.where(chosen, self.own_latest, NOWHERE).named("latest")
             inner = ((loop.index % turns) * block + k.iota("s", block)).named("inner")
             s = at * size - k.lift(self.START) + inner
             s = k.where((inner < size) & (s < self.S), s, k.lift(self.S)).named("s")
@@ -149,10 +216,72 @@ class OneReader(Listed):
         return [*loop.results]
 
 
+class _Lists:
+    """The memory of a program that unites lists, and where it stands: at some readers beside each
+    other. `heads`: the axes along which choices differ."""
+
+    def __init__(self, heads: Sequence[str], name: str):
+        doc = "What any of some readers has chosen, and who has: a bit for each."
+        self.k = k = Composer(name, doc, 1, 1)
+        (B,), (self.T,) = k.sizes("B"), k.sizes("T", varying=True)
+        self.MOST, self.BESIDE = k.sizes("MOST", "BESIDE")
+        own: dict[str, Any] = {axis: k.sizes(f"N_{axis[2:]}")[0] for axis in heads}
+        axes: dict[str, Any] = {"b": B, "t": self.T, **own}
+        self.listed = k.memory("listed", {**axes, "most": self.MOST}, "i32")
+        self.count = k.memory("count", axes, "i32")
+        axes = {"b": B, "beside": ceil_div(self.T, self.BESIDE), **own}
+        entries = {**axes, "most": self.BESIDE * self.MOST}
+        self.union, self.who = (k.memory(name, entries, "i32") for name in ("union", "who"))
+        self.many = k.memory("many", axes, "i32")
+        self.b, self.beside = k.program("b", B), k.program("beside", axes["beside"])
+        self.heads = [k.program(axis[2:], length) for axis, length in own.items()]
+        self.first = self.beside * k.lift(self.BESIDE, "i32")
+
+    def chosen_at(self, entry: Tile) -> Tile:
+        """What stands at an entry, of all lists one after the other; -1 where nothing."""
+        k, most = self.k, self.k.lift(self.MOST, "i32")
+        own, place = entry // most, entry % most
+        t = self.first + own
+        there = (own < self.BESIDE) & (t < self.T)
+        many = k.load(self.count, self.b, t, *self.heads, where=[there])
+        there = there & (place < many) & (place < self.MOST)
+        return k.where(there, k.load(self.listed, self.b, t, *self.heads, place, where=[there]), -1)
+
+
+def unions(heads: Sequence[str], name: str = "attend_unions") -> Program:
+    """What any of some readers beside each other has chosen, each once, in the order of readers:
+    union[b, beside, ...], who[b, beside, ...] has the bit of each reader, many[b, beside, ...] how
+    many there are. `heads`: the axes along which choices differ."""
+    w = _Lists(heads, name)
+    k, (block,) = w.k, w.k.lengths("BLOCK_E")
+    entry = k.iota("e", block)
+    mine = w.chosen_at(entry).named("mine")
+    zero, one = k.full(0, *entry.dims, dtype="i32"), k.lift(1, "i32")
+    with k.loop(0, w.BESIDE * w.MOST, zero, zero, one, index="other") as loop:
+        bits, earlier, bit = loop.carried
+        same = (mine >= 0) & mine.equals(w.chosen_at(loop.index))
+        bits = bits + k.where(same, bit, 0)
+        earlier = earlier + k.where(same & (loop.index < entry), one, 0)
+        last = ((loop.index + 1) % k.lift(w.MOST, "i32")).equals(0)
+        loop.next(bits, earlier, k.where(last, bit * 2, bit))
+    bits, earlier, _ = loop.results
+    new = ((mine >= 0) & earlier.equals(0)).named("new", "the first of equals")
+    each = k.where(new, one, 0)
+    place = each.scan("sum", "e") - 1
+    index = [w.b, w.beside, *w.heads]
+    where = [new, place >= 0, place < w.BESIDE * w.MOST]
+    k.store(w.union, *index, place, value=mine, where=where, exclusive=True)
+    k.store(w.who, *index, place, value=bits, where=where, exclusive=True)
+    k.store(w.many, *index, value=each.sum("e"))
+    return k.done()
+
+
 def by_choice(fold: WeightedSum, name: str = "attend_chosen") -> Program:
     """o, and of a softmax the log of the sum of weights of each reader and head."""
-    doc = "The heads of a group as rows walk the blocks that their reader has chosen."
-    w = OneReader(fold, name, doc, READER, 4, 3)
+    assert fold.choice is not None
+    doc = "The heads of a group as rows walk what their reader has chosen."
+    make = OneReader if fold.choice.single else Neighbours
+    w = make(fold, name, doc, READER, 4, 3)
     values = fold.source(fold.values) if fold.values else None
     o = w.made_of("o", values)
     lse = w.made("lse", READER, None) if fold.softmax else None
@@ -161,14 +290,14 @@ def by_choice(fold: WeightedSum, name: str = "attend_chosen") -> Program:
     return swept(w.k.done())
 
 
-class _GradientOfReader(Gradient, OneReader):
-    """The gradient of what is of one reader."""
+class _GradientOfReaders(Gradient, Neighbours):
+    """The gradient of what is of readers."""
 
 
 def of_choosers(fold: WeightedSum, name: str = "attend_chosen_readers") -> Program:
     """The gradients of what is of the reader, or of the head; and delta, for the other program."""
-    doc = "Gradients of a reader: its heads walk the blocks that it has chosen."
-    return gradient_of_readers(_GradientOfReader(fold, name, doc, READER, 4, 3))
+    doc = "Gradients of readers: their heads walk the blocks that any of them has chosen."
+    return gradient_of_readers(_GradientOfReaders(fold, name, doc, READER, 4, 3))
 
 
 class _OneBlock(Choosing):

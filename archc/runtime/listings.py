@@ -150,12 +150,23 @@ def _by_place(listed: Tensor, count: Tensor, places: int) -> tuple[Tensor, Tenso
     return order.contiguous(), begins.contiguous()
 
 
+def readers_beside(tokens: int, heads: int) -> int:
+    """How many readers, one beside the other, a program of chosen blocks has, of so many heads
+    each: so many that a product has enough rows, of which none is loaded twice."""
+    return max(1, min(tokens, max(16 // heads, min(4, 64 // heads))))
+
+
+def union_options(entries: int) -> dict:
+    """How the kernel is launched that unites lists of so many entries."""
+    return {"num_warps": min(8, max(1, block_of(entries) // 64)), "num_stages": 1}
+
+
 def choice_blocks(
     program: str, dtype: torch.dtype, heads: int, size: int, *dims: int
 ) -> tuple[int, int, dict]:
     """How many rows and how many tokens read are in a block of a kernel of chosen blocks of a size,
-    1 for single tokens, and how it is launched. Of readers, rows are the heads of one; `dims` are
-    the lengths of vectors."""
+    1 for single tokens, and how it is launched. Of readers, rows are the heads of all that are in
+    a program; `dims` are the lengths of vectors."""
     wide = max(block_of(each) for each in dims)
     small = dtype.itemsize == 4 or wide > 128
     if size == 1:

@@ -351,8 +351,10 @@ def _twice(
             reason = "indices are read from memory, and nothing says that no two are the same"
             yield Refusal(_name(s), reason, s.span)
         return
-    told = {atom for total in sums if _told_apart(total, integers) for atom, _ in total.terms}
-    for condition in (*holds, *s.operands[count + 1 :]):
+    conditions = (*holds, *s.operands[count + 1 :])
+    apart = (total for total in sums if _told_apart(total, integers, conditions))
+    told = {atom for total in apart for atom, _ in total.terms}
+    for condition in conditions:
         told |= _pinned(condition, integers)
     told |= _divided(told, integers)
     dims = {dim for value in s.operands[: count + 1] for dim in value.type.dims}
@@ -390,11 +392,15 @@ def _pinned(condition: lang.Value, integers: Integers) -> set[Atom]:
     return {atom for atom, _ in total.terms} if _told_apart(total, integers) else set()
 
 
-def _told_apart(total: Sum, integers: Integers) -> bool:
-    """Whether no two places have the same sum: each step is longer than all shorter ones reach."""
+def _told_apart(total: Sum, integers: Integers, holds: Sequence[lang.Value] = ()) -> bool:
+    """Whether no two places where conditions hold have the same sum: each step is longer than all
+    shorter ones reach."""
     reach = 0.0
     for atom, factor in sorted(total.terms, key=lambda term: abs(term[1])):
         low, high = integers.ranges[atom]
+        for condition in holds:
+            ends = _bounds(condition, Sum(0, ((atom, 1),)), integers)
+            low, high = max(low, ends[0]), min(high, ends[1])
         if abs(factor) <= reach and high > low:
             return False
         reach += abs(factor) * (high - low)

@@ -13,7 +13,8 @@ from torch import Tensor
 from archc.attention.row_heads import heads_beside
 from archc.attention.weighted_sum import Choice, Source
 from archc.ir.sizes import evaluate
-from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen
+from archc.lowering.attention import clean
+from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen, unions
 from archc.lowering.attention_singly import entries_name, of_singly, totals
 from archc.runtime.listings import entries_of, filled, places_of, readers_of
 from archc.tile.interpreter import run
@@ -22,6 +23,8 @@ from archc.verify.fold_trial import DTYPES, FoldTrial
 
 AT_ONCE = 17
 """Readers of whose entries there is room."""
+BESIDE = 3
+"""Readers of chosen blocks in a program."""
 
 
 @dataclass
@@ -49,12 +52,14 @@ class ChoiceTrial(FoldTrial):
         first, readers = self.readers
         found = {"MOST": self.most, "LISTS": self.places, "PARTS": 2}
         found |= {"FIRST": first, "READERS": readers, "ENTRIES": self.known["T#"] * self.most}
+        found |= {"BESIDE": BESIDE}
         return {**super().sizes, **found}
 
     @property
     def constants(self) -> dict[str, int | str]:
         """The constants of every program of the fold."""
-        return {**super().constants, "ENTRY": DTYPES[self.wide]}
+        entries = 1 << (BESIDE * self.most - 1).bit_length()
+        return {**super().constants, "ENTRY": DTYPES[self.wide], "BLOCK_E": entries}
 
     def interpreted(self, program: Program, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs of a program, to which groups of heads are an axis of their own."""
@@ -80,6 +85,7 @@ class ChoiceTrial(FoldTrial):
         found = {"listed": listed, "count": count}
         if not self.choice.single:
             found |= zip(("order", "begins"), readers_of(listed, count, self.places), strict=True)
+            found |= self.interpreted(unions([f"n_{clean(own)}" for own in heads]), found)
         return found
 
     def forward(self) -> dict[str, Tensor]:

@@ -12,11 +12,11 @@ from archc.backends.writer import Writer, quoted
 from archc.attention.row_heads import heads_beside, rows_of
 from archc.attention.weighted_sum import Choice, Source, WeightedSum
 from archc.lowering.attention import clean, numbers_of
-from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen
+from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen, unions
 from archc.lowering.attention_singly import entries_name, of_singly, totals
 from archc.tile.language import Buffer, Program
 
-LISTS = ("listed", "count", "order", "begins")
+LISTS = ("listed", "count", "order", "begins", "union", "who", "many")
 """The arguments that tell kernels of choices."""
 
 
@@ -31,6 +31,7 @@ class ChoiceOp(FoldOp):
         self.arguments[fold.choice.source.name] = fold.choice.source.name
         self.numbers["MOST"] = "most"
         self.wholes.add("MOST")
+        self.heads = [clean(own) for own, _, _ in self.choice.heads]
         self.rows = rows_of(fold)
 
     @property
@@ -50,7 +51,7 @@ class ChoiceOp(FoldOp):
         for place, axis in enumerate(self.choice.source.type.axes):
             if axis.kind == "dim" and axis != self.choice.blocks:
                 found.setdefault(f"N_{clean(axis.name)}", f"{self._chosen()}.shape[{place}]")
-        found |= {"PARTS": "parts", "ENTRIES": "order.shape[-1]"}
+        found |= {"PARTS": "parts", "ENTRIES": "order.shape[-1]", "BESIDE": "beside"}
         return found | {"LISTS": self._blocks_of_choices()}
 
     def _new_tensor(self, buffer: Buffer) -> str:
@@ -88,7 +89,10 @@ class ChoiceOp(FoldOp):
     def _blocks(self, writer: Writer, kind: str) -> None:
         """The line that says how long blocks are, and how a program is launched."""
         dims = {f"N_{clean(s.dim.name)}" for s in self.vectors if s.dim is not None}
-        given = [quoted(kind), "data", self._share(), self._size(), *sorted(dims)]
+        share = self._share()
+        if not self.choice.single:
+            share = f"beside * {share}"
+        given = [quoted(kind), "data", share, self._size(), *sorted(dims)]
         writer.line(f"rows, columns, options = choice_blocks({', '.join(given)})")
 
     def _list(self, writer: Writer) -> None:
@@ -102,15 +106,35 @@ class ChoiceOp(FoldOp):
             text += f".permute({', '.join(map(str, order))})"
         writer.line(f"listed, count = filled({text})")
 
+    def _unite(self, writer: Writer) -> None:
+        """Lines that list what any of some readers beside each other has chosen."""
+        program = unions([f"n_{name}" for name in self.heads], f"{self.title}_unions_kernel")
+        writer.line(f"beside = readers_beside(tokens, {self._share()})")
+        lengths = {f"N_{n}": f"listed.shape[{at}]" for at, n in enumerate(self.heads, 2)}
+        shape = ["B", "-(-tokens // beside)", *lengths.values()]
+        entries = ", ".join([*shape, "beside * most"])
+        for name in ("union", "who"):
+            writer.line(f"{name} = listed.new_empty(({entries}))")
+        writer.line(f"many = listed.new_empty(({', '.join(shape)}))")
+        buffers: dict[str, str] = {b.name: b.name for b in program.buffers}
+        known = {"B": "B", "T": "tokens", "MOST": "most", "BESIDE": "beside"}
+        known = {s.name: (known | lengths)[s.name] for s in program.sizes}
+        constants = {"BLOCK_E": "block_of(beside * most)"}
+        options = "union_options(beside * most)"
+        launch = ProgramLaunch(buffers, known, constants, options=options)
+        write_program(self.file, writer, program, launch)
+
     def _forward(self) -> None:
         program, writer = self._program(by_choice, ""), Writer()
-        doc = f"`{self.title}` by one kernel: a reader, with its heads, walks what it has chosen."
+        doc = f"`{self.title}` by one kernel: readers, with their heads, walk what they chose."
         self._define(writer, f"{self.title}_launch", self.parameters, doc, op=True)
         self._prepare(writer)
         sizes = self._write_sizes(writer, self._lengths())
         self._list(writer)
         for buffer in self._made(program):
             writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
+        if not self.choice.single:
+            self._unite(writer)
         self._blocks(writer, "forward")
         self._launch(writer, program, sizes)
         writer.line(f"return {', '.join(self.results)}")
@@ -120,6 +144,7 @@ class ChoiceOp(FoldOp):
         self._list(writer)
         if self.choice.single:
             return
+        self._unite(writer)
         yield of_choosers, "readers"
         blocks = self._blocks_of_choices()
         writer.line(f"order, begins = readers_of(listed, count, {blocks})")

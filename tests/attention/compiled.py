@@ -40,7 +40,7 @@ from archc.lowering.attention_heads import by_parts, turned
 from archc.lowering.attention_scores import of_pairs
 from archc.lowering.attention_singly import of_singly
 from archc.runtime.folds import by_addresses, fold_blocks, part_blocks, turned_around
-from archc.runtime.listings import choice_blocks, entry_precision
+from archc.runtime.listings import choice_blocks, entry_precision, readers_beside
 from archc.runtime.paged import PAGE
 from archc.schedule.choosing import choices_within
 from archc.tile.language import Program
@@ -65,7 +65,8 @@ def compiled(score: str, kind: str, wide: int = 128, packed: bool = False) -> di
     if kind in CHOSEN:
         case: Launch = launched(SCORE, 1, 64, K=wide, V=wide)
         case.dtype = torch.bfloat16
-        blocks = choice_blocks(kind.rsplit(maxsplit=1)[-1], torch.bfloat16, 16, 64, wide)
+        heads = 16 * readers_beside(8192, 16)
+        blocks = choice_blocks(kind.rsplit(maxsplit=1)[-1], torch.bfloat16, heads, 64, wide)
         return assembled_for(CHOSEN[kind](case.fold), case, *blocks)
     text, sizes = SCORES[score]
     case = launch(text, 256, B=1, dtype=torch.bfloat16, H=4, K=wide, V=wide, **sizes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from archc.attention.recognise import folds
 from archc.attention.weighted_sum import WeightedSum
 from archc.compile import lowered, slopes_of
 from archc.ir import layer as ir
-from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen
+from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen, unions
 from archc.runtime.listings import filled, places_of, readers_of
 from archc.tile.language import Program
 from archc.verify.fold_trial import distance
@@ -64,14 +65,19 @@ class Chosen(Launch):
         chosen = chosen.permute([names.index(n) for n in order])
         listed, count = filled(places_of(chosen.bool(), int(self.more["MOST"])))
         order, begins = readers_of(listed, count, chosen.shape[-1])
-        return {"listed": listed, "count": count, "order": order, "begins": begins}
+        given = {"listed": listed, "count": count, "order": order, "begins": begins}
+        return given | self.interpreted(unions([f"n_{name}" for name in heads]), given)
+
+    @property
+    def constants(self) -> dict[str, int | str]:
+        return {**super().constants, "BLOCK_E": 16}
 
     def interpreted(self, program: Program, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         known = {n: given[n] for n in (b.name for b in program.buffers) if n in given}
         return super().interpreted(program, known)
 
 
-def launched(score: str, most: int, size: int, **sizes: float) -> Chosen:
+def launched(score: str, most: int, size: int, beside: int = 1, **sizes: float) -> Chosen:
     """A launch on normal numbers, and on choices that are drawn."""
     attend = attend_of(score)
     (fold,) = folds_of(attend)
@@ -93,13 +99,15 @@ def launched(score: str, most: int, size: int, **sizes: float) -> Chosen:
             else:
                 inputs[node.op.name] = drawn.requires_grad_()
     case = Chosen(fold, attend, known, inputs)
-    case.more = {"MOST": most, "LISTS": blocks, "ENTRIES": T * most, "PARTS": 2}
+    case.more = {"MOST": most, "LISTS": blocks, "ENTRIES": T * most, "PARTS": 2, "BESIDE": beside}
     return case
 
 
-@pytest.mark.parametrize(("score", "most", "size"), [(SCORE, 2, 8), (OTHER, 3, 17)])
-def test_values_and_gradients(score: str, most: int, size: int):
-    case = launched(score, most, size)
+@pytest.mark.parametrize(
+    ("score", "most", "size", "beside"), [(SCORE, 2, 8, 1), (OTHER, 3, 17, 3), (SCORE, 3, 8, 5)]
+)
+def test_values_and_gradients(score: str, most: int, size: int, beside: int):
+    case = launched(score, most, size, beside)
     (wanted,) = case.values(case.fold.node)
     known = {**case.sources(), **case.lists()}
     known |= case.interpreted(by_choice(case.fold), known)
@@ -134,6 +142,20 @@ def test_lists_of_choices():
             for block in range(11):
                 own = order[b, h, begins[b, h, block] : begins[b, h, block + 1]]
                 assert own.tolist() == chosen[b, :, h, block].nonzero()[:, 0].tolist()
+
+
+def test_what_readers_beside_each_other_have_chosen_is_listed_once():
+    case = launched(SCORE, 3, 8, 5)
+    lists = case.lists()
+    for b, g, first in product(range(2), range(2), range(0, T, 5)):
+        chosen: dict[int, int] = {}
+        for own in range(5):
+            here = (b, first + own, g)
+            for block in lists["listed"][here][: lists["count"][here]].tolist():
+                chosen[block] = chosen.get(block, 0) + 2**own
+        many = lists["many"][b, first // 5, g]
+        for name, wanted in (("union", [*chosen]), ("who", [*chosen.values()])):
+            assert lists[name][b, first // 5, g, :many].tolist() == wanted
 
 
 def test_lists_of_one_choice_lie_in_order_in_memory():

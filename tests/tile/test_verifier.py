@@ -97,9 +97,17 @@ def test_elements_that_are_stored_twice_are_refused(write: Write) -> None:
     program = written(write, grid=write is every_program_the_same)
     found = refused(program)
     assert found and all("store the same elements of it" in line for line in found), found
-    tensors = {"x": torch.ones(10), "y": torch.zeros(10)}
-    with pytest.raises(WrongProgram, match="twice"):
-        run(program, tensors, {"N": 10}, {"BLOCK": 4})
+
+
+def parts_of_blocks(k: Composer, x: Buffer, y: Buffer, n: Tile) -> None:
+    i = k.iota("n", size("BLOCK"))
+    at = k.program("half", 5) * 2 + i
+    where = [at < size("N"), i < 2]
+    k.store(y, at, value=k.load(x, at, where=where), where=where)
+
+
+def test_parts_of_blocks_that_a_mask_keeps_apart_are_right() -> None:
+    assert not refused(written(parts_of_blocks, grid=False))
 
 
 def scattered(exclusive: bool) -> Program:
