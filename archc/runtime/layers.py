@@ -282,9 +282,12 @@ def once_for(cu_seqlens: Tensor, what: tuple, make: Callable) -> Any:
     return kept[what]
 
 
-def with_pasts(run: Callable, x: Tensor, past: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
-    """`run(x, past)` of packed sequences, where each token looks back on as many as `past` holds:
-    every sequence with its past in front of it, in one run.
+def with_pasts(
+    run: Callable, x: Tensor, past: Tensor, cu_seqlens: Tensor, *others: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`run(x, past, *others)` of packed sequences, where each token looks back on as many as `past`
+    holds: every sequence with its past in front of it, in one run. The others have a value for
+    each token, [1, T, ...].
 
     x [1, T, ...], past [N, P, ...] -> [1, T, ...], and [N, P, ...] for the next call
     """
@@ -301,7 +304,11 @@ def with_pasts(run: Callable, x: Tensor, past: Tensor, cu_seqlens: Tensor) -> tu
 
     order, kept, last = once_for(cu_seqlens, ("pasts", T, P), make)
     every = torch.cat([x, past.flatten(0, 1)[None]], 1).index_select(1, order)
-    made, _ = run(every[:, P:], every[:, :P])
+    spread = [
+        other.new_zeros(1, len(order) - P, *other.shape[2:]).index_copy(1, kept, other)
+        for other in others
+    ]
+    made, _ = run(every[:, P:], every[:, :P], *spread)
     after = every[0].index_select(0, last).unflatten(0, (N, P))
     return made.index_select(1, kept), after
 
@@ -383,10 +390,16 @@ def short_convolution(
 ) -> tuple[Tensor, Tensor]:
     """The sum over the last tokens of x times w, whose last dim is one tap a token, oldest first.
 
-    `past` holds the tokens before x; those of the next call are returned.
+    `past` holds the tokens before x; those of the next call are returned. A filter of each token,
+    [B, T, ..., width], has a dim more than x.
     """
     if cu_seqlens is not None:
-        return with_pasts(lambda x, past: short_convolution(x, past, w), x, past, cu_seqlens)
+        own = [w] if w.dim() > x.dim() else []
+
+        def run(x: Tensor, past: Tensor, *filters: Tensor) -> tuple[Tensor, Tensor]:
+            return short_convolution(x, past, *(filters or [w]))
+
+        return with_pasts(run, x, past, cu_seqlens, *own)
     T = x.shape[1]
     x = torch.cat([past, x], 1)
     y = x[:, :T] * w[..., 0]

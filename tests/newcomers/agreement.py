@@ -69,7 +69,16 @@ def ways(
         y, state = module(**part, state=state, return_state=True)
         rows.append(y)
     yield "token by token", torch.cat(rows, 1), params
+    yield "packed", packed(module, inputs), params
     kernels = spec.module(dtype=torch.float64, backend="triton", **sizes)
     kernels.load_state_dict(module.state_dict())
     own = dict(kernels.named_parameters())
     yield "with kernels", kernels(**inputs), {key: own[key] for key in params}
+    yield "packed, with kernels", packed(kernels, inputs), {key: own[key] for key in params}
+
+
+def packed(module: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    """The output for the sequences of a batch one after the other, put back into a batch."""
+    B, T = inputs["x"].shape[:2]
+    rows = {name: value.flatten(0, 1)[None] for name, value in inputs.items()}
+    return module(**rows, cu_seqlens=T * torch.arange(B + 1))[0].unflatten(0, (B, T))
