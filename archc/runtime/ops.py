@@ -22,14 +22,16 @@ def free_space(name: str, op: str) -> torch.library.Library:
 
 
 def new_op(
-    space: torch.library.Library, schema: str, function: Callable, fake: Callable,
+    space: torch.library.Library, schema: str, function: Callable, fake: Callable | str,
     gradient: Callable, keep: Callable | None = None,
 ) -> Callable:  # fmt: skip
-    """An op of torch: what it does, what its results look like, and what its gradient is, from what
-    it keeps. It is called by the function that comes back, whose `op` it is. In the `schema` what
-    has no type is a tensor."""
+    """An op of torch: what it does, what its results look like (a function, or the names of the
+    arguments that they are like), and what its gradient is, from what it keeps. It is called by the
+    function that comes back, whose `op` it is. In the `schema` what has no type is a tensor."""
     title, _, _ = schema.partition("(")
-    name = f"{space.ns}::{title}"
+    name, (given, made) = f"{space.ns}::{title}", names_in(schema)
+    if isinstance(fake, str):
+        fake = like_those_at([given.index(each) for each in fake.split()])
     schema, order = in_a_list(f"{title}{with_types(schema.removeprefix(title))}")
     space.define(schema, tags=torch.Tag.pt2_compliant_tag)
     space.impl(title, spread_out(function, order), "CompositeExplicitAutograd")
@@ -45,8 +47,63 @@ def new_op(
         made = learning.apply(*given)  # torch.func knows functions of autograd, no ops
         return made[0] if alone else made
 
-    vars(call)["op"] = listed
+    vars(call).update(op=listed, given=given, made=made)
     return call
+
+
+def new_op_with_gradient(
+    space: torch.library.Library, schema: str, function: Callable, fake: Callable, gradient_op: Any
+) -> Callable:
+    """An op whose gradient is another op. By their names that op takes arguments and results of
+    this one, and as `d_x` what arrives for the result x; it returns `d_x` for the argument x."""
+    given, made = names_in(schema)
+    arriving = [f"d_{name}" for name in made]
+
+    def keep(ctx, inputs, output):
+        known = dict(zip((*given, *made), (*inputs, *output), strict=True))
+        kept = [known.get(name) for name in gradient_op.given]
+        ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in kept))
+        ctx.rest = [None if isinstance(x, Tensor) else x for x in kept]
+        ctx.like = [*map(result_kind, output)]
+        ctx.mark_non_differentiable(*(
+            x for name, x, d in zip(made, output, arriving, strict=True)
+            if not x.is_floating_point() or {name, d}.intersection(gradient_op.given) == {name}
+        ))  # fmt: skip
+        ctx.set_materialize_grads(False)
+
+    def derive(ctx, *slopes):
+        if all(d is None for d in slopes):
+            return (None,) * len(given)
+        slopes = {n: (d, kind) for n, d, kind in zip(arriving, slopes, ctx.like, strict=True)}
+        found = gradient_op(*(
+            or_zero(*slopes[name]) if name in slopes else other if x is None else x
+            for name, x, other in zip(gradient_op.given, ctx.saved_tensors, ctx.rest, strict=True)
+        ))  # fmt: skip
+        found = found if isinstance(found, tuple) else (found,)
+        found = dict(zip(gradient_op.made, found, strict=True))
+        return tuple(found.get(f"d_{name}") for name in given)
+
+    return new_op(space, schema, function, fake, derive, keep)
+
+
+def names_in(schema: str) -> tuple[list[str], list[str]]:
+    """The names of the arguments and of the results of a schema."""
+    given, _, made = schema.partition("(")[2].partition(") -> ")
+
+    def last(listed: str) -> list[str]:
+        return [each.split(" ")[-1] for each in listed.strip("()").split(", ")]
+
+    return last(given), last(made)
+
+
+def like_those_at(places: list[int]) -> Callable:
+    """What results are like that have shapes and dtypes of arguments."""
+
+    def fake(*given):
+        made = [given[i].new_empty(given[i].shape) for i in places]
+        return tuple(made) if len(made) > 1 else made[0]
+
+    return fake
 
 
 def with_types(schema: str) -> str:

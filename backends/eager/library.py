@@ -28,6 +28,7 @@ DIGEST = "@" * 12
 """Where the digest of a file's text goes, in the namespace of its ops."""
 
 REFUSED = "no_second_gradient"
+LEARNING = "new_op_with_gradient"
 
 
 def named(text: str) -> str:
@@ -43,14 +44,14 @@ def use_space(file: File, title: str) -> None:
         file.sections.insert(0, f"SPACE = free_space({space}, {quoted(title)})")
 
 
-def op_text(name: str, schema: str, functions: Sequence[str]) -> str:
+def op_text(name: str, schema: str, functions: Sequence[str], make: str = "new_op") -> str:
     """The lines that make an op."""
     room = COLUMNS - len(INDENT) - 1
     texts = literals(schema, room)
     called = "\n".join(laid_out([*functions], "", room)).splitlines()
     called[-1] = f"{called[-1].rstrip(',')},"
     lines = ["SPACE,", *texts[:-1], f"{texts[-1]},", *called]
-    return "\n".join([f"{name} = new_op(", *(INDENT + each for each in lines), ")"])
+    return "\n".join([f"{name} = {make}(", *(INDENT + each for each in lines), ")"])
 
 
 class Ops:
@@ -71,11 +72,8 @@ class Ops:
         """The functions of both, the ops, and the function that calls them."""
         fits = self.fits = self.forward.fits()
         forward = self.forward.function(fits, self._brief()), self.forward.fake()
-        backward = self.backward.function(), self.backward.fake()
-        more = [self._gradient(), self._keep()]
-        name = f"{self.title}_gradient"
-        self._new(self.gradient, name, self.backward, [*backward, REFUSED])
-        self._new(self.name, self.title, self.forward, [*forward, *more])
+        backward = self.backward.function(), self._fake_gradient()
+        self._both(forward, backward)
         self._more_ops()
         self._choice()
         self._ask_for_space()
@@ -91,96 +89,32 @@ class Ops:
         """Ask for a namespace."""
         use_space(self.file, self.title)
 
-    def _new(self, name: str, title: str, op: Op, functions: list[str]) -> None:
-        """The line that makes an op."""
-        self.file.sections.append(op_text(name, f"{title}{op.schema()}", functions))
+    def _both(self, forward: Sequence[str], backward: Sequence[str]) -> None:
+        """The lines that make the two ops: `forward` and `backward` are their functions."""
+        named = self._in_schema()
+        slots = [named[n] for n in self.backward.results]
+        schema = f"{self.title}_gradient{self.backward.schema(slots, named)}"
+        self.file.sections.append(op_text(self.gradient, schema, [*backward, REFUSED]))
+        schema = f"{self.title}{self.forward.schema([named[n] for n in self.forward.results])}"
+        given = schema, [*forward, self.gradient], LEARNING
+        self.file.sections.append(op_text(self.name, *given))
 
-    # --- what autograd is told ---
+    def _in_schema(self) -> dict[str, str]:
+        """How the schemas of both ops call values, by their names in graphs: gradients `d_x`, and
+        nothing else as an argument or a gradient."""
+        known, taken = dict(self.forward.arguments), {*self.forward.every}
+        for result in self.forward.results:
+            known[result] = plain(result)
+            while {known[result], f"d_{known[result]}"} & taken:
+                known[result] += "_"
+            taken |= {known[result], f"d_{known[result]}"}
+        return known | {cotangent(name): f"d_{each}" for name, each in known.items()}
 
-    def _keep(self) -> str:
-        """The function that keeps what the gradient needs; its name."""
-        owner, op, writer = self.owner, self.forward, Writer()
-        name = self.file.names.fresh(f"{self.title}_keep")
-        saved = [plain(each) for each in owner.form.saved]
-        made = list(map(plain, op.results))
-        tensors, rest = self._kept()
-        none = [plain(n) for n in op.results if self._has_no_gradient(n)]
-        saving = bool(saved) and made[-len(saved) :] == none[-len(saved) :] == saved
-        if saving:
-            made[-len(saved) :], none[-len(saved) :] = ["*saved"], ["*saved"]
-            tensors = [*tensors[: -len(saved)], "*saved"]
-        writer.line(f"def {name}(ctx, inputs, output):")
-        writer.depth += 1
-        writer.docstring(["What the gradient needs of a call, and what of it has no gradient."])
-        writer.line(f"{', '.join(op.every)} = inputs")
-        writer.line(f"{', '.join(made)}{',' * (made == [made[0]])} = output")
-        borders = ["cu_seqlens"] * op.packed
-        writer.call("ctx.save_for_backward(", [*tensors, *borders], ")")
-        writer.line(f"ctx.rest = ({', '.join(rest)}{',' * bool(rest)})")
-        like = [f"result_kind({plain(n)})" for n in self._arriving()]
-        writer.call("ctx.like = (", like, ",)" if len(like) == 1 else ")")
-        if none:
-            writer.call("ctx.mark_non_differentiable(", none, ")")
-        writer.line("ctx.set_materialize_grads(False)")
-        self.file.sections.append(writer.text())
-        return name
-
-    def _has_no_gradient(self, name: str) -> bool:
-        return name not in self.owner.outputs or not self.forward.is_real(name)
-
-    def _arriving(self) -> list[str]:
-        """The results whose gradients the gradient asks for."""
-        return [n for n in self.owner.outputs if cotangent(n) in self.backward.inputs]
-
-    def _kept(self) -> tuple[list[str], list[str]]:
-        """The values that the gradient needs besides its cotangents: tensors, and the rest."""
-        forward, backward = self.forward, self.backward
-        known = {**forward.arguments, **{n: plain(n) for n in self.owner.form.saved}}
-        names = [n for n in backward.inputs if n in known]
-        tensors = [known[n] for n in names if not backward.is_number(n)]
-        numbers = [known[n] for n in names if backward.is_number(n)]
-        return tensors, [*numbers, *self.owner.extra, *forward.last]
-
-    def _gradient(self) -> str:
-        """The function that is the gradient of the op; its name."""
-        writer, name = Writer(), self.file.names.fresh(f"{self.title}_derive")
-        arriving = {n: plain(cotangent(n)) for n in self.owner.outputs}
-        every = [*arriving.values(), "*_"] if self.owner.form.saved else [*arriving.values()]
-        writer.call(f"def {name}(", ["ctx", *every], "):")
-        writer.depth += 1
-        doc = "The gradients of what entered; where nothing depends on a result, its own is a 0."
-        writer.docstring([doc])
-        tensors, rest = self._kept()
-        last = self.forward.last
-        numbers = rest[: len(rest) - len(self.owner.extra) - len(last)]
-        packed = self.forward.packed
-        writer.line(f"{'*kept, cu_seqlens' if packed else 'kept'} = ctx.saved_tensors")
-        for place, result in enumerate(self._arriving()):
-            d = arriving[result]
-            writer.line(f"{d} = or_zero({d}, ctx.like[{place}])")
-        ends = [arriving[n] for n in self._arriving()]
-        if numbers:
-            writer.line(f"{', '.join(tensors)}{',' * (len(tensors) == 1)} = kept")
-            writer.line(f"{', '.join(rest if packed else [*numbers, '*rest'])} = ctx.rest")
-            known = {**self.forward.arguments, **{n: plain(n) for n in self.owner.form.saved}}
-            known |= {cotangent(n): d for n, d in arriving.items()}
-            given = [*(known[n] for n in self.backward.inputs), "*rest"]
-        else:
-            given = ["*kept", *ends, "*ctx.rest"]
-        if packed:
-            own = [] if numbers else ["*ctx.rest[:-1]" if last else "*ctx.rest"]
-            own = self.owner.extra if numbers else own
-            given[-1:] = [*own, "cu_seqlens", *["ctx.rest[-1]" for _ in last]]
-        made = list(map(plain, self.backward.results))
-        slots = [plain(cotangent(n)) for n in self.forward.inputs]
-        left = "made" if slots == made and len(made) > 1 else ", ".join(made)
-        writer.call(f"{left} = {self.gradient}(", given, ")")
-        slots = ["*made"] if left == "made" else [d if d in made else "None" for d in slots]
-        missing = ["None"] * (len(self.owner.extra) + len(self.forward.options))
-        items = ", ".join([*slots, *missing])
-        writer.line(f"return ({items},)" if len(slots) + len(missing) == 1 else f"return {items}")
-        self.file.sections.append(writer.text())
-        return name
+    def _fake_gradient(self) -> str:
+        """What gradients are like: the names of arguments, or of a function."""
+        named = self._in_schema()
+        like = self.backward.alike()
+        return quoted(" ".join(named[n] for n in like)) if like else self.backward.fake()
 
     # --- who calls ---
 

@@ -123,6 +123,18 @@ class Op(GraphFunction):
         self._append(writer)
         return name
 
+    def alike(self) -> list[str]:
+        """The inputs that have the shapes and dtypes of the results; empty if some result is like
+        none of them."""
+        own, found = {argument: n for n, argument in self.arguments.items()}, list[str]()
+        for name in self.results:
+            like, dtype = self._like(name), self._dtype(name)
+            after = like and any(own[like] == cotangent(final(s)) for s in self.owner.states)
+            if not like or dtype not in (f"{like}.dtype", *["wide"] * bool(after)):
+                return []
+            found.append(own[like])
+        return found
+
     def _output(self, name: str, layout: Sequence[str]) -> str:
         like = self._like(name)
         if like:
@@ -303,10 +315,10 @@ class Op(GraphFunction):
         assert function.absent == self.fast.absent, f"{function.name}: other gradients are 0"
         return f"present({function.name})" if function.absent else function.name
 
-    def schema(self) -> str:
-        """The types of its arguments and results, by name."""
-        made = ", ".join(map(plain, self.results))
-        return f"({arguments_of(self, self.every)}) -> ({made})"
+    def schema(self, made: Sequence[str] = (), named: Mapping[str, str] | None = None) -> str:
+        """The types of its arguments and results; `named`: how inputs are called there."""
+        results = ", ".join(made or map(plain, self.results))
+        return f"({arguments_of(self, self.every, named)}) -> ({results})"
 
 
 def kind_of(type: Type, layout: Sequence[str]) -> str:
@@ -339,8 +351,11 @@ def lies_packed(function: GraphFunction) -> bool:
 OPTIONS = {"chunk": "int", "training": "bool", "cu_seqlens": "Tensor?"}
 
 
-def arguments_of(function: GraphFunction, every: Sequence[str]) -> str:
-    """`q, k, Scalar eps, int chunk`: arguments with their types, but for tensors."""
+def arguments_of(
+    function: GraphFunction, every: Sequence[str], called: Mapping[str, str] | None = None
+) -> str:
+    """`q, k, Scalar eps, int chunk`: arguments with their types, but for tensors; `called`: how
+    inputs are, if not as the arguments of the function."""
     named = {argument: name for name, argument in function.arguments.items()}
     symbols = {str(s): s for node in function.graph for s in symbols_in((node.op, node.type))}
     kinds = {}
@@ -351,4 +366,5 @@ def arguments_of(function: GraphFunction, every: Sequence[str]) -> str:
             kinds[argument] = "bool " if argument == "training" else "Scalar "
         else:
             kinds[argument] = f"{OPTIONS.get(argument, 'SymInt')} "
-    return ", ".join(f"{kind}{argument}" for argument, kind in kinds.items())
+    own = {a: called[name] if called and name in called else a for a, name in named.items()}
+    return ", ".join(f"{kind}{own.get(argument, argument)}" for argument, kind in kinds.items())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from archc.backends.eager.file import File
-from archc.backends.eager.library import DIGEST, op_text
+from archc.backends.eager.library import DIGEST, LEARNING, op_text
 from archc.backends.triton.program_launch import ProgramLaunch, write_program
 from archc.backends.writer import Names, Writer, quoted
 
@@ -76,18 +76,15 @@ class FoldOp:
         before = len(self.file.sections)
         self._forward()
         self._fake()
+        own = [f"{self.title}_launch", f"{self.title}_fake"]
         if self.fold.slopes is not None:
             self._backward()
-            self._backward_fake()
-            self._keep()
-            self._derive()
-            made = [*self._slots().values()]
-            arriving = [*self._arriving()]
-            self._new("gradient", arriving, made, ["no_second_gradient_of_fold"])
-            learning = [f"{self.title}_derive", f"{self.title}_keep"]
-            self._new("", [], [*self.results], learning)
+            like = quoted(" ".join(self.arguments[name] for name in self._slots()))
+            functions = [f"{self.title}_backward", like, "no_second_gradient_of_fold"]
+            self._new("_gradient", self._arriving(), [*self._slots().values()], functions)
+            self._new("", [], self.results, [*own, f"{self.title}_gradient"], LEARNING)
         else:
-            self._new("", [], [*self.results], ["no_gradient"])
+            self._new("", [], self.results, [*own, "no_gradient"])
         if not self.file.spaced:
             self.file.spaced = True
             space = quoted(f"{self.title}_{DIGEST}")
@@ -405,50 +402,14 @@ class FoldOp:
             return ["batch", *heads, tokens]
         return ["batch", tokens, *heads, source.dim.name]
 
-    def _backward_fake(self) -> None:
-        writer = Writer()
-        doc = f"What the gradients of `{self.title}` are like, without their values."
-        given = [*self._arriving(), *self.parameters]
-        self._define(writer, f"{self.title}_backward_fake", given, doc)
-        self._give(
-            writer, [f"{x}.new_empty({x}.shape)" for x in map(self.arguments.get, self._slots())]
-        )
-        self.file.sections.append(writer.text())
-
-    def _keep(self) -> None:
-        writer, tensors = Writer(), [*self.arguments.values(), *self.borders]
-        self._define(writer, f"{self.title}_keep", ["ctx", "inputs", "output"],
-                     "What the gradient needs of a call.")  # fmt: skip
-        writer.line(f"ctx.rest = inputs[{len(tensors)}:]")
-        kept = "*output, " if self.fold.softmax else ""
-        writer.line(f"ctx.save_for_backward({kept}*inputs[: {len(tensors)}])")
-        if self.fold.softmax and self.fold.total is None:
-            writer.line("ctx.mark_non_differentiable(output[1])")
-        if len(self._slopes()) == 1:
-            writer.line("ctx.set_materialize_grads(False)")
-        self.file.sections.append(writer.text())
-
-    def _derive(self) -> None:
-        writer, slots, arriving = Writer(), self._slots(), self._slopes()
-        self._define(writer, f"{self.title}_derive", ["ctx", *arriving, "*_"],
-                     "The gradients of what entered.")  # fmt: skip
-        nones = len(self.parameters)
-        if len(arriving) == 1:
-            with writer.block(f"if {arriving[0]} is None:"):
-                writer.line(f"return (None,) * {nones}")
-        made, given = ", ".join(slots.values()), ", ".join(arriving)
-        writer.line(f"made = {self.title}_gradient({given}, *ctx.saved_tensors, *ctx.rest)")
-        writer.line(f"{made} = made")
-        items = [slots.get(name, "None") for name in self.arguments]
-        items += ["None"] * (nones - len(items))
-        writer.returns(items)
-        self.file.sections.append(writer.text())
-
     # --- the ops ---
 
-    def _new(self, suffix: str, before: list[str], made: list[str], learning: list[str]) -> None:
-        """The line that makes an op; `learning`: what its gradient is, and what it keeps."""
-        name = f"{self.title}_{suffix}" if suffix else self.title
+    def _new(
+        self, suffix: str, before: list[str], made: list[str], functions: list[str],
+        make: str = "new_op",
+    ) -> None:  # fmt: skip
+        """The lines that make an op; `before`: its arguments in front of those of all."""
+        name = f"{self.title}{suffix}"
         tensors = [*self.arguments.values()]
         tensors += [f"Tensor? {name}" for name in self.borders]
         numbers = [
@@ -457,9 +418,7 @@ class FoldOp:
         ]
         given = [*before, *tensors, "SymInt tokens", self.place, "SymInt start", *numbers]
         schema = f"{name}({', '.join(given)}) -> ({', '.join(made)})"
-        function = f"{self.title}_backward" if suffix else f"{self.title}_launch"
-        fake = f"{self.title}_backward_fake" if suffix else f"{self.title}_fake"
-        self.file.sections.append(op_text(name, schema, [function, fake, *learning]))
+        self.file.sections.append(op_text(name, schema, functions, make))
 
 
 def _d(name: str) -> str:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from archc.backends.eager.library import Both, Ops
+from archc.backends.eager.library import Both, Ops, op_text
 from archc.backends.triton.op import KernelOp
 from archc.backends.triton.step_op import StepOp
 from archc.backends.writer import COLUMNS, INDENT, Writer, identifier, quoted, rooms_for
@@ -49,7 +49,8 @@ class KernelOps(Ops):
             fake = f"first_results({count}, {forward}_fake)"
             functions = [f"without_saved({forward})", fake, "no_gradient"]
             title = f"{self.title}_inference"
-            self._new(f"{title}_op", title, self.inference, functions)
+            schema = f"{title}{self.inference.schema()}"
+            self.file.sections.append(op_text(f"{title}_op", schema, functions))
         made = self.owner.stepping
         self.once = StepOp(self.owner, made) if made is not None else None
         if self.once is not None:

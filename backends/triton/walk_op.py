@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from archc.backends.eager.graph_function import GraphFunction
-from archc.backends.eager.library import REFUSED
 from archc.backends.eager.op import Op, kind_of
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.triton.grid_launch import GridLaunch
@@ -116,10 +115,8 @@ class WalkOps(KernelOps):
             op.room()
         fits = self.fits = self.forward.fits()
         forward = [self.forward.function(fits), self.forward.fake()]
-        backward = [self.backward.function(), self.backward.fake()]
-        more = [self._gradient(), self._keep()]
-        self._new(self.gradient, f"{self.title}_gradient", self.backward, [*backward, REFUSED])
-        self._new(self.name, self.title, self.forward, [*forward, *more])
+        backward = [self.backward.function(), self._fake_gradient()]
+        self._both(forward, backward)
         self._ask_for_space()
 
     @property

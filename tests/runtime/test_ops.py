@@ -103,3 +103,33 @@ def test_autocast_does_not_reach_into_an_op() -> None:
     with torch.autocast("cpu", BF16):
         assert (x @ x).dtype == BF16 and run(1, x, x).dtype == F32
     assert torch.equal(run(1, x, x), x @ x)
+
+
+def test_a_gradient_is_called_by_names() -> None:
+    """In any order; what has none gets none, what nothing depends on counts as 0, and a kept result
+    does not learn. The gradient of `a` goes through `root`, which the op kept."""
+    space, arrived = torch.library.Library("archc_by_names", "FRAGMENT"), []
+
+    def forward(a: Tensor, b: Tensor, c: Tensor | None, n: int) -> tuple:
+        return n * a.sqrt() * b, a.sum(0), a.sqrt()
+
+    def backward(n: int, d_y: Tensor, d_z: Tensor, root: Tensor, b: Tensor, c: Tensor) -> tuple:
+        arrived.append((n, d_z.tolist(), c))
+        return n * d_y * root, n * d_y * b / (2 * root) + d_z
+
+    def like(a: Tensor, b: Tensor, *_: Any) -> tuple:
+        return torch.empty_like(a), torch.empty_like(a[0]), torch.empty_like(a)
+
+    schema = "backward(int n, d_y, d_z, root, b, Tensor? c) -> (d_b, d_a)"
+    gradient = op.new_op(space, schema, backward, "b root", op.no_second_gradient)
+    schema = "forward(a, b, Tensor? c, int n) -> (y, z, root)"
+    run = op.new_op_with_gradient(space, schema, forward, like, gradient)
+    a, b = (torch.rand(3, 2, dtype=F64).add(0.5).requires_grad_() for _ in range(2))
+    y, z, root = run(a, b, None, 3)
+    assert y.requires_grad and z.requires_grad and not root.requires_grad
+    expected = torch.autograd.grad((3 * a.sqrt() * b).sin().sum(), (a, b))
+    for one, other in zip(torch.autograd.grad(y.sin().sum(), (a, b)), expected, strict=True):
+        torch.testing.assert_close(one, other)
+    assert arrived == [(3, [0.0, 0.0], None)]
+    assert torch.autograd.gradcheck(lambda a, b: run(a, b, None, 3)[:2], (a, b))
+    torch.library.opcheck(torch.ops.archc_by_names.forward.default, (a, b, None, 3))

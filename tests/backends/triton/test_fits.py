@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -26,17 +24,15 @@ def called(
     """The chunk that the op is given, and its results; of tensors without values, so that they may
     be on a GPU that is not there."""
     module = home("kda")[0]
-    calls: list[tuple[Any, list]] = []
-    with FakeTensorMode(), monkeypatch.context() as patch:
-        for name in ("kda_memory_op", "kda_memory_inference_op"):
-            patch.setattr(module, name, Recorder(getattr(module, name), calls))
+    recorder = Recorder(module.SPACE.ns)
+    with FakeTensorMode(), recorder, monkeypatch.context() as patch:
         like = {"dtype": dtype, "device": device}
         q, k, g = (torch.empty(1, T, 2, K, **like) for _ in range(3))
         v, beta = torch.empty(1, T, 2, V, **like), torch.empty(1, T, 2, **like)
         S = torch.empty(1, 2, K, V, device=device)
         patch.setattr(module, "needs_gradient", lambda *given: learns)
         module.kda_memory(q, k, v, g, beta, S, chunk)
-        ((op, given),) = calls
+        ((op, given),) = recorder.calls
         return given[-1], op(*given)
 
 
