@@ -24,7 +24,7 @@ def chunks(v: KernelValues, node: Node, place: Place) -> Made:
         every = v.title(v.base * steps + first, "first_r") + row.at
         token = every // steps
         at[op.steps] = Index(every % steps)
-    inside = v.title(token, "t") < v.end
+    inside = v.before_end(v.title(token, "t"))
     if row.mask is not None:
         inside = inside & row.mask
     inside = v.inside(op.stream, inside)

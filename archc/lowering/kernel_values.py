@@ -52,12 +52,15 @@ what stands once for a sequence), segments, tokens, and chunks."""
 BACKWARD = size("BACKWARD")
 """The constant that is 1 where a walk that may go either way goes backward, else 0."""
 
+EVEN = size("EVEN")
+"""The constant that is 1 where tokens fill every chunk, so that none needs masks, else 0."""
+
 STAGES = "STAGES"
 """The constant that says how many chunks ahead a walk loads."""
 
 NUMBERS = Numbers("DOT", "PRECISION", "SUMS", "SOLVE")
 WORDS = frozenset(
-    {"CHUNK", "BLOCK", "LEVELS", "DIMS", "STRONG_DIMS", "STAGES", "AGAIN", "RUN"}
+    {"CHUNK", "BLOCK", "LEVELS", "DIMS", "STRONG_DIMS", "STAGES", "AGAIN", "RUN", "EVEN"}
     | {"DOT", "PRECISION", "SUMS", "SOLVE"}
     | {str(symbol) for symbol in VARYING}
 )  # fmt: skip
@@ -243,7 +246,12 @@ class KernelValues(Values):
             return self._at_steps(right)
         token = self.title(self.first_token() + self.k.iota(self.rows, CHUNK), "t")
         self.see(self.rows)
-        return {self.tokens: Index(token, False, self.inside(self.tokens, token < self.end))}
+        return {self.tokens: Index(token, False, self.inside(self.tokens, self.before_end(token)))}
+
+    def before_end(self, token: Tile) -> Tile:
+        """Whether tokens at rows of this chunk are of the sequence."""
+        self.k.fixed(EVEN)
+        return (token < self.end) | self.k.at_most(1, EVEN)
 
     def first_token(self) -> Tile:
         """The token of the first row of this chunk."""
@@ -256,7 +264,7 @@ class KernelValues(Values):
         steps, rows = (self.k.lift(size, "i32") for size in sizes)
         every = self.title(self.base * steps + self.n * rows, "first_r") + row.at
         token, step = self.title(every // steps, "t"), self.title(every % steps, "step_of_t")
-        inside = token < self.end
+        inside = self.before_end(token)
         inside = inside if row.mask is None else inside & row.mask
         if not right.axis:
             inside = inside & step.equals(right.step)

@@ -322,6 +322,10 @@ def _bounds(mask: lang.Value, total: Sum, integers: Integers) -> tuple[float, fl
     if function == "and":
         both = [_bounds(each, total, integers) for each in made.operands]
         return max(low for low, _ in both), min(high for _, high in both)
+    if function == "or":
+        ways = [each for each in made.operands if integers.truth(each) is not False]
+        ends = [_bounds(each, total, integers) for each in ways]
+        return min((low for low, _ in ends), default=0), max((high for _, high in ends), default=-1)
     if function not in ("lt", "le", "gt", "ge"):
         return -math.inf, math.inf
     left, right = (integers.sum(each) for each in made.operands)

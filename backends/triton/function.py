@@ -67,6 +67,7 @@ class KernelFunction(GraphFunction):
         self.alone = why_alone(self.graph, self.plan, stream)
         self.gaps = read_by_chunks(self.graph, self.plan)
         self.sequences = self.body.names.fresh("sequences")
+        self.even = self.body.names.fresh("even")
         self.nodes = {name: id for each in self.plan.kernels for id, name in each.loads.items()}
         self.nodes |= {name: id for each in self.plan.kernels for name, id in each.stores.items()}
         self._widen()
@@ -196,7 +197,14 @@ class KernelFunction(GraphFunction):
         dense(lines, self.entering)
         head += lines.lines
         head += super()._head(used)
+        head += self._even_head() if self.even in used else []
         return [*head, *self._packed_head(used)] if self.packed else head
+
+    def _even_head(self) -> list[str]:
+        """The line that says whether tokens fill every chunk: of packed sequences that is not
+        known without waiting for the device."""
+        packed = "cu_seqlens is None and " if self.packed else ""
+        return [f"{self.even} = int({packed}{self.stream_length()} % chunk == 0)"]
 
     def _output(self, name: str, layout: Sequence[str]) -> str:
         """An output in that layout, in memory of its own: that of a buffer, the first time."""

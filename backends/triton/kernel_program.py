@@ -172,6 +172,8 @@ def _constants(function: KernelFunction, made: KernelProgram) -> dict[str, str]:
     lowered, split = made.lowered, made.kernel.split
     wanted = {*lowered.program.constants}
     found = made.numbers
+    if "EVEN" in wanted:
+        found["EVEN"] = function.even
     for name, size in lowered.blocks.items():
         if name in wanted:
             found[name] = f"block_of({function.size(size)})"

@@ -49,8 +49,9 @@ class Planned:
 
 
 def plans(
-    spec: str, fused: bool = True, scales: Mapping[str, float] = MappingProxyType({})
-) -> Iterator[Planned]:
+    spec: str, fused: bool = True, scales: Mapping[str, float] = MappingProxyType({}),
+    tokens: int = SIZES["T#"],
+) -> Iterator[Planned]:  # fmt: skip
     """The kernels of a spec's recurrences and of their gradients; `scales` are of inputs."""
     layer = lowered(archc.load(spec).layer)
     layer = for_kernels(with_prologues(with_epilogues(layer)) if fused else layer)
@@ -59,17 +60,16 @@ def plans(
     ]
     for number, recurrence in enumerate(recurrences):
         known: dict[str, Tensor] = {}
-        forward = planned(f"{spec} {number}", recurrence, recurrence.chunked.forward, known, scales)
-        yield forward
-        if recurrence.chunked.backward is not None:
-            yield planned(
-                f"{spec} {number} gradient", recurrence, recurrence.chunked.backward, known
-            )
+        graphs, name = recurrence.chunked, f"{spec} {number}"
+        yield planned(name, recurrence, graphs.forward, known, scales, tokens)
+        if graphs.backward is not None:
+            name = f"{spec} {number} gradient"
+            yield planned(name, recurrence, graphs.backward, known, tokens=tokens)
 
 
 def planned(
     name: str, recurrence: ir.Recurrence, graph: Graph, known: dict[str, Tensor],
-    scales: Mapping[str, float] = MappingProxyType({}),
+    scales: Mapping[str, float] = MappingProxyType({}), tokens: int = SIZES["T#"],
 ) -> Planned:  # fmt: skip
     """One graph; `known` are inputs that have a value, and learns the inputs and outputs."""
     graph = SCHEDULE.prepare(graph, recurrence.heads)
@@ -78,7 +78,8 @@ def planned(
     symbols = {s.name for node in graph for axis in node.type.axes for s in axis.size.free_symbols}
     numbers = [getattr(n.op, name, None) for n in graph for name in ("value", "iterations")]
     symbols |= {s.name for each in numbers if each is not None for s in each.free_symbols}
-    sizes = {each: SIZES.get(each, OTHERS.get(each, SMALL)) for each in sorted(symbols)}
+    usual = {**SIZES, "T#": tokens}
+    sizes = {each: usual.get(each, OTHERS.get(each, SMALL)) for each in sorted(symbols)}
     generator = torch.Generator().manual_seed(len(name))
     for node in graph:
         if isinstance(node.op, ir.Input) and node.op.name not in known:
@@ -146,6 +147,7 @@ def constants(found: Planned, kernel: Kernel, made: Lowered) -> dict[str, int | 
     known: dict[str, int | str] = {
         "CHUNK": chunk, "LEVELS": chunk.bit_length() - 1, "DOT": "f32", "SUMS": "f64",
         "PRECISION": "ieee", "SOLVE": "f32", "STAGES": 3, "AGAIN": 0, "RUN": 1,
+        "EVEN": int(found.sizes["T#"] % chunk == 0),
     }  # fmt: skip
     for name, size in made.sizes.items():
         known.setdefault(name, number(size, found.sizes))

@@ -29,11 +29,15 @@ SPECS = (
 """Every bundled spec with a recurrence of its own that has a chunked form."""
 
 
-@pytest.mark.parametrize(("spec", "fused"), [*((spec, True) for spec in SPECS), ("mom", False)])
-def test_every_kernel_stores_what_its_graph_means(spec: str, fused: bool) -> None:
-    """`mom` also as the memory alone: half of its tokens are holes, which write with weight 0."""
+@pytest.mark.parametrize(
+    ("spec", "fused", "tokens"),
+    [*((spec, True, 37) for spec in SPECS), ("mom", False, 37), ("gated_delta_product", True, 32)],
+)
+def test_every_kernel_stores_what_its_graph_means(spec: str, fused: bool, tokens: int) -> None:
+    """`mom` also as the memory alone: half of its tokens are holes, which write with weight 0. Of
+    32 tokens every chunk is full."""
     made = 0
-    for found in plans(spec, fused):
+    for found in plans(spec, fused, tokens=tokens):
         if found.name.startswith("mom 0"):  # the one that sees every token is that of `gated_delta`
             continue
         for kernel, lowered in lowered_kernels(found):

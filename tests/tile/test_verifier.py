@@ -82,6 +82,17 @@ def test_reads_outside_a_buffer_are_refused(write: Write, said: str) -> None:
         assert not refused(program, N=12) or write is masked_one_too_far
 
 
+def masked_unless_even(k: Composer, x: Buffer, y: Buffer, n: Tile) -> None:
+    inside = [(n < size("N")) | k.at_most(1, *k.lengths("EVEN"))]
+    k.store(y, n, value=k.load(x, n, where=inside), where=inside)
+
+
+def test_a_mask_may_be_needless_where_blocks_are_full() -> None:
+    program = written(masked_unless_even)
+    assert not refused(program, EVEN=0) and not refused(program, EVEN=1, N=12)
+    assert "n = 11 is outside of `x`" in refused(program, EVEN=1)[0]
+
+
 def every_program_the_same(k: Composer, x: Buffer, y: Buffer, n: Tile) -> None:
     k.program("again", 2)
     copied(k, x, y, n)

@@ -34,7 +34,7 @@ def wrong(*checks: str) -> dict[str, float]:
 def test_sequences_of_every_length() -> None:
     """No token, one, a few, one less and one more than a chunk has: with one decay for each head,
     with decays for each dim and corrections."""
-    assert not wrong("gated_delta 4 0,1,15,65,0", "kda 4 15,0,1,63")
+    assert not wrong("gated_delta 4 0,1,15,65,0", "kda 4 15,0,1,48")
 
 
 @pytest.mark.slow
@@ -99,3 +99,24 @@ def test_tables_are_made_once_for_borders_that_stay() -> None:
 def test_a_nan_stays_in_its_sequence() -> None:
     """What a kernel masks it does not multiply by: outputs, states and gradients of others stay."""
     assert printed("interpreted_nan", "gla") == ["packed: True, 0", "rows: True, 0"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "borders", "even"), [(128, None, 1), (70, None, 0), (128, [0, 60, 128], 0)]
+)
+def test_tokens_are_masked_unless_they_fill_every_chunk(
+    tokens: int, borders: list[int] | None, even: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from tests.backends.triton.launches import recorded
+
+    module = load(layer_text(lowered(archc.load("linear_attention_simple").layer), in_kernels), "e")
+    monkeypatch.setattr(module, "by_kernels", lambda *given: True)
+    packed = None if borders is None else torch.tensor(borders)
+    q, k, v = (torch.randn(1, tokens, 2, 16, requires_grad=True) for _ in range(3))
+    S = torch.zeros(1 if borders is None else len(borders) - 1, 2, 16, 16)
+    with recorded() as launches:
+        o, _, *_ = module.simple_linear_attention_memory(q, k, v, S, cu_seqlens=packed)
+        o.sum().backward()
+    assert len(launches) > 3 and {each.given.get("EVEN", even) for each in launches} == {even}
