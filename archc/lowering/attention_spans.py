@@ -103,7 +103,12 @@ def _forward(w: SpanSweep, goes_on: bool) -> Program:
 
 
 class SpanGradient(SpanSweep, Gradient):
-    """A program of the gradient that adds to what is there."""
+    """A program of the gradient that adds to what is there. That of the `first` spans is the only
+    one that has what is `moved`, and stores it."""
+
+    def __init__(self, fold: WeightedSum, name: str, doc: str, held: str, ahead: int, first: bool):
+        super().__init__(fold, name, doc, held, 8, ahead)
+        self.alone = {*fold.moved} if first else set[str]()
 
     def made_of(self, name: str, values: Source | None) -> Buffer:
         """Memory of what arrives, or of the forward's sums."""
@@ -127,23 +132,29 @@ class SpanGradient(SpanSweep, Gradient):
         return [self.b, *self.among_heads(), self.mine.at, self.places[dim.name]]
 
     def leave(self, made: Sequence[Tile]) -> None:
-        """Add every gradient to what there is of it."""
+        """Add every gradient to what there is of it, if there may be any."""
         k = self.k
         for source, sum in zip(self.wanted, made, strict=True):
             buffer, index = self.results[source.name], self._index_of(source)
             inside = [] if source.dim is None else [self.inside[source.dim.name]]
             where = [self.in_mine, *inside]
-            before = k.load(buffer, *index, where=where)
-            k.store(buffer, *index, value=before + sum, where=where)
+            total = sum
+            if source.name not in self.alone:
+                total = k.load(buffer, *index, where=where) + sum
+            k.store(buffer, *index, value=total, where=where)
 
 
-def span_readers(fold: WeightedSum, name: str = "attend_span_readers") -> Program:
+def span_readers(
+    fold: WeightedSum, name: str = "attend_span_readers", first: bool = False
+) -> Program:
     """The gradients of what is of the reader, or of the head, with a span more; and delta."""
     doc = "Gradients of readers: a block of them walks the tokens of a span."
-    return gradient_of_readers(SpanGradient(fold, name, doc, READER, 8, 3))
+    return gradient_of_readers(SpanGradient(fold, name, doc, READER, 3, first))
 
 
-def span_tokens(fold: WeightedSum, name: str = "attend_span_tokens") -> Program:
+def span_tokens(
+    fold: WeightedSum, name: str = "attend_span_tokens", first: bool = False
+) -> Program:
     """The gradients of what is of the token read, with the readers of a span more."""
     doc = "Gradients of tokens read: a block of them walks the readers of a span."
-    return gradient_of_tokens(SpanGradient(fold, name, doc, READ, 8, 2))
+    return gradient_of_tokens(SpanGradient(fold, name, doc, READ, 2, first))

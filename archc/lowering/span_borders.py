@@ -118,12 +118,16 @@ class Borders:
         self.G = self.io(self.reached(self.dot(x.q, x.w), self.t, self.own["i"])).named("G")
         self.H = self.io(self.after(self.dot(x.k, x.u), self.s, self.own["j"])).named("H")
 
-    def add(self, buffer: Buffer, row: Tile, made: Tile) -> None:
-        """Add to the rows of a result."""
-        where = [self.in_d]
-        before = self.k.load(buffer, *self.row_index(row), self.d, where=where)
-        total = before.over(*made.dims) + made
-        self.k.store(buffer, *self.row_index(row), self.d, value=total, where=where)
+    def result(self, name: str, ranks: int = 1) -> Buffer:
+        """Vectors of all tokens, as they are given, of some of the heads."""
+        axes = {"b": self.B, "t": self.T * ranks, "h": self.N_H, "d_K": self.N_K}
+        return self.k.memory(name, axes, "IO", rows="t")
+
+    def leave(self, buffer: Buffer, row: Tile, made: Tile, ranks: int = 1) -> None:
+        """Store the rows of a result, up to the last token."""
+        at = self.n * (self.span * ranks) + row
+        where = [at < self.T * ranks, self.in_d]
+        self.k.store(buffer, self.b, at, self.h, self.d, value=made, where=where)
 
     def reached(self, made: Tile, token: Tile, own: Tile) -> Tile:
         """A tile with 0 in rows after its reader."""
@@ -159,29 +163,31 @@ def borders(ranks: int, name: str = "span_borders") -> Program:
 
 
 def of_borders(ranks: int, name: str = "span_borders_gradient") -> Program:
-    """The gradients of q and k, added to what there is of them, and those of U and W, from those of
-    what `borders` makes."""
+    """The gradients of q, k, U and W, where they belong, from those of what `borders` makes, and
+    those of q and k within spans."""
     p = Borders(ranks, name, "The gradient of what is at the borders of a span.")
     k = p.k
     given = {n: p.rows(n, "f32") for n in ("d_q_moved", "d_k_moved")}
     d_matrix = p.matrices("d_matrix")
     d_left, d_right = p.beside("d_left", "f32"), p.beside("d_right", "f32")
-    d_q, d_k = p.rows("d_q", "f32"), p.rows("d_k", "f32")
-    axes = {"b": p.B, "h": p.N_H, "i": p.spans * SPAN, "d_K": p.N_K}
-    d_u, d_w = k.memory("d_u", axes), k.memory("d_w", axes)
+    within = {n: p.rows(n, "f32") for n in ("d_q_within", "d_k_within")}
+    d_q, d_k = p.result("d_q"), p.result("d_k")
+    d_u, d_w = p.result("d_u", ranks), p.result("d_w", ranks)
     p.stand()
     p.small()
     D = k.load(d_matrix, p.b, p.h, p.n, p.d, p.e, where=[p.in_d, p.in_e], wide=False)
     back = _Back(p)
     back.of_matrix(D)
-    arriving = k.load(given["d_k_moved"], *p.row_index(p.s), p.d, where=[p.in_d])
-    made = back.of_end(arriving, k.load(d_right, *p.row_index(p.s), p.j))
-    p.add(d_k, p.s, made)
-    arriving = k.load(given["d_q_moved"], *p.row_index(p.t), p.d, where=[p.in_d])
-    p.add(d_q, p.t, back.of_begin(arriving, k.load(d_left, *p.row_index(p.t), p.j)))
-    at = p.n * SPAN
+
+    def arriving(buffer: Buffer, row: Tile) -> Tile:
+        return k.load(buffer, *p.row_index(row), p.d, where=[p.in_d])
+
+    made = back.of_end(arriving(given["d_k_moved"], p.s), k.load(d_right, *p.row_index(p.s), p.j))
+    p.leave(d_k, p.s, arriving(within["d_k_within"], p.s).over(*made.dims) + made)
+    made = back.of_begin(arriving(given["d_q_moved"], p.t), k.load(d_left, *p.row_index(p.t), p.j))
+    p.leave(d_q, p.t, arriving(within["d_q_within"], p.t).over(*made.dims) + made)
     for buffer, row, made in zip((d_u, d_w), (p.j, p.i), back.of_system(), strict=True):
-        k.store(buffer, p.b, p.h, at + row, p.d, value=made, where=[p.in_d])
+        p.leave(buffer, row, made, ranks)
     return k.done()
 
 

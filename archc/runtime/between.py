@@ -328,33 +328,50 @@ class Slopes:
 
 
 class Room(NamedTuple):
-    """Where gradients come to: of the sources that learn and of u and w, as kernels have them, each
-    with the dim of its heads."""
+    """Where gradients come to: of the sources that learn, each with the dim of its heads; q and k,
+    u and w at the `ends`, [B, T, h, K] and as rows of all outer products, by the kernel of borders.
+    """
 
-    tensors: list[Tensor]
-    dims: list[int]
+    ends: list[Tensor]
+    tensors: dict[int, Tensor]
+    dims: dict[int, int]
 
-    def take(self, share: Share, found: list[Tensor]) -> None:
+    def take(self, share: Share, found: dict[int, Tensor]) -> None:
         """Those of some sequences and heads."""
-        for room, dim, x in zip(*self, found, strict=True):
-            share.of(room, dim).copy_(x)
+        for place, x in found.items():
+            share.of(self.tensors[place], self.dims[place]).copy_(x)
+
+    def given(self, every: Given, learned: Sequence[int]) -> list[Tensor]:
+        """All of them, as `between_backward` gives them."""
+        q, k, *rows = self.ends
+        own = {**self.tensors, **dict(zip(every.ends, (q, k), strict=True))}
+        found = [own[i].view_as(every.sources[i]) if i in every.ends else own[i] for i in learned]
+        count = ranks_of(len(every.ranks))
+        for i, sign in enumerate(every.signs):
+            for d, x, scale in zip(rows, every.ranks[i], (-sign, 1), strict=True):
+                one = d.unflatten(1, (-1, count))[:, :, i].view_as(x)
+                found.append(one if scale == 1 else -one)
+        return found
 
 
 def room_of(given: Given, learned: Sequence[int], wide: torch.dtype) -> Room:
     """Room for every gradient: vectors in their own dtype if no heads share them."""
     first = given.sources[given.ends[0]]
     (B, T), heads = first.shape[:2], first.shape[2:-1]
-    tensors, dims = [], []
+    tensors, dims = {}, {}
     for place in learned:
         x = given.sources[place]
+        if place in given.ends:
+            continue
         if given.vectors[place]:
             shape = (B, T, *heads, x.shape[-1])
-            tensors.append(x.new_empty(shape, dtype=x.dtype if x.shape == shape else wide))
+            tensors[place] = x.new_empty(shape, dtype=x.dtype if x.shape == shape else wide)
         else:
-            tensors.append(x.new_empty((B, *heads, T), dtype=wide))
-        dims.append(2 if given.vectors[place] else 1)
-    rows = [torch.empty_like(x) for pair in given.ranks for x in pair]
-    return Room([*tensors, *rows], [*dims, *[2] * len(rows)])
+            tensors[place] = x.new_empty((B, *heads, T), dtype=wide)
+        dims[place] = 2 if given.vectors[place] else 1
+    rows = (B, T * ranks_of(len(given.ranks)), *by_rows(first).shape[2:])
+    ends = [torch.empty_like(by_rows(given.sources[i])) for i in given.ends]
+    return Room([*ends, *(first.new_empty(rows) for _ in "uw")], tensors, dims)
 
 
 def between_backward(
@@ -382,43 +399,25 @@ def between_backward(
             for part in parts_of(tree.tokens, level.size):
                 for kernel in across:
                     kernel(*entering, part, *given.numbers)
-        room.take(share, slopes_inside(of_moves[0], inside, tree, slopes, arriving))
-    return room.tensors
+        ends = [share.of(x) for x in room.ends]
+        room.take(share, slopes_inside(of_moves[0], inside, tree, slopes, arriving, ends))
+    return room.given(given, learned)
 
 
 def slopes_inside(
     of_borders: Callable, inside: Sequence[Callable], tree: Tree, slopes: Slopes,
-    arriving: list[Tensor],
-) -> list[Tensor]:  # fmt: skip
-    """The gradients, with those of the smallest spans, which all others go through."""
+    arriving: list[Tensor], ends: list[Tensor],
+) -> dict[int, Tensor]:  # fmt: skip
+    """The gradients, with those of the smallest spans, which all others go through; those of q and
+    k, u and w where they belong."""
     T, given = tree.shape[1], tree.given
-    q, k = (torch.zeros_like(x) for x in (slopes.q, slopes.k))
-    beside = [torch.zeros_like(x, dtype=q.dtype) for x in (tree.left, tree.right)]
+    q, k = (torch.empty_like(x) for x in (slopes.q, slopes.k))
+    beside = [torch.empty_like(x, dtype=q.dtype) for x in (tree.left, tree.right)]
     entering = [*tree.first_sources(), *arriving, *slopes.room(q, k), *beside]
     for kernel in inside:
         kernel(*entering, alone(tree.tokens, tree.short), *given.numbers)
     del entering, tree.left, tree.right
     d_P = torch.zeros_like(tree.P) if slopes.P is None else slopes.P
-    count = ranks_of(len(given.ranks))
-    rows = [q.new_empty((*q.shape[:2], tree.tokens * count, q.shape[-1])) for _ in range(2)]
-    of_borders(*tree.rows, slopes.q, slopes.k, d_P, *beside, q, k, *rows, T)
-    found = []
-    for place in slopes.learned:
-        if place in given.ends:
-            x = q if place == given.ends[0] else k
-            found.append(by_tokens(x[:, :, :T], given.sources[place]))
-        elif given.vectors[place]:
-            found.append(slopes.others[place][:, :T])
-        else:
-            found.append(slopes.others[place][..., :T])
-    for i, sign in enumerate(given.signs):
-        for d, x, scale in zip(rows, given.ranks[i], (-sign, 1), strict=True):
-            own = by_tokens(d.unflatten(2, (-1, count))[:, :, :T, i], x)
-            found.append(own if scale == 1 else -own)
-    return found
-
-
-def by_tokens(x: Tensor, like: Tensor) -> Tensor:
-    """[B, h, T, K] as [B, T, heads ..., K], a view."""
-    x = x.transpose(1, 2)
-    return x.unflatten(2, like.shape[2:-1]) if like.dim() > 3 else x.squeeze(2)
+    of_borders(*tree.rows, slopes.q, slopes.k, d_P, *beside, q, k, *ends, T)
+    found = slopes.others.items()
+    return {i: x[:, :T] if given.vectors[i] else x[..., :T] for i, x in found}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from archc.backends.eager.file import File
 from archc.backends.triton.fold_op import FoldOp, Make
@@ -46,8 +47,8 @@ class SpanOp(FoldOp):
         self._function(make, "forward", "launch", ["o", "lse"])
         if learned:
             given = [*GIVEN, *(f"d_{self.arguments[name]}" for name in learned)]
-            self._function(span_readers, "readers", "readers", given)
-            self._function(span_tokens, "tokens", "tokens", given)
+            self._function(partial(span_readers, first=self.first), "readers", "readers", given)
+            self._function(partial(span_tokens, first=self.first), "tokens", "tokens", given)
 
     def _function(self, make: Make, kind: str, suffix: str, made: list[str]) -> None:
         """A function that launches one program."""

@@ -153,9 +153,10 @@ def kernels(between: Between, case: FoldTrial, makes: dict[str, Callable]) -> li
         learned = [f"d_{name}" for name in (*between.whole.learned, *beside)]
         if make in (span_readers, span_tokens):
             order += ["d_o", "o", "lse", "delta", *learned]
+            whole = partial(make, first=fold is between.inside)
+            found.append(partial(trial.launch, whole, order))
         else:
-            order += ["o", "lse"]
-        found.append(partial(trial.launch, make, order))
+            found.append(partial(trial.launch, make, [*order, "o", "lse"]))
     return found
 
 
