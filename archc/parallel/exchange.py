@@ -76,63 +76,6 @@ def flattened(values: Sequence[Tensor]) -> Tensor:
     return torch.cat(flat) if len(flat) > 1 else flat[0]
 
 
-class _Moved(torch.autograd.Function):
-    """Halves of parts of the sequence on the processes that compute them, or from there back."""
-
-    @staticmethod
-    def forward(ctx: Any, ranks: Ranks, what: str, back: bool, *halves: Tensor) -> Any:
-        ctx.ranks, ctx.what, ctx.back = ranks, what, back
-        return moved_halves(ranks, what, back, halves)
-
-    @staticmethod
-    def backward(ctx: Any, *arriving: Tensor) -> Any:
-        what = f"the gradient of {ctx.what}"
-        return None, None, None, *moved_halves(ctx.ranks, what, not ctx.back, arriving)
-
-
-def halves_of(ranks: Ranks) -> tuple[int, int]:
-    """The halves of parts that a process computes, counted along the sequence: one of the first
-    and one of the last, so that all processes read as many earlier tokens."""
-    return ranks.rank, 2 * ranks.count - 1 - ranks.rank
-
-
-def moved_halves(
-    ranks: Ranks, what: str, back: bool, halves: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    """The two halves [n] that this process computes, from those of its part, or with `back` the
-    other way."""
-    last = 2 * ranks.count - 1
-    home, away = (2 * ranks.rank, 2 * ranks.rank + 1), halves_of(ranks)
-    have, want = (away, home) if back else (home, away)
-    ends = [(n // 2, min(n, last - n)) for n in range(last + 1)]
-    sent = sorted(have, key=lambda n: (ends[n][not back], n))
-    arriving = sorted(want, key=lambda n: (ends[n][back], n))
-    given = torch.stack([halves[have.index(n)] for n in sent])
-    found = torch.empty_like(given)
-    counts = [
-        [[ends[n][side] for n in each].count(rank) for rank in range(ranks.count)]
-        for each, side in ((arriving, back), (sent, not back))
-    ]
-    ranks.ask(what, lambda: dist.all_to_all_single(found, given, *counts, group=ranks.group))
-    return tuple(found[arriving.index(n)] for n in want)
-
-
-def moved(
-    ranks: Ranks, what: str, back: bool, values: Sequence[Sequence[Tensor]]
-) -> list[list[Tensor]]:
-    """The two halves of each value that this process computes, from those of its part of the
-    sequence, or with `back` the other way."""
-    found = [[*pair] for pair in values]
-    for places in alike([first for first, _ in values]):
-        rows = [flattened([values[i][n] for i in places]) for n in (0, 1)]
-        made = _Moved.apply(ranks, what, back, *rows)
-        for n, row in enumerate(made):
-            parts = row.split([values[i][n].numel() for i in places])
-            for i, part in zip(places, parts, strict=True):
-                found[i][n] = part.to(values[i][n].dtype).view(values[i][n].shape)
-    return found
-
-
 def told(ranks: Ranks, what: str, x: Tensor) -> list[Tensor]:
     """A value of every process, by rank, without gradients."""
     own = x.contiguous()

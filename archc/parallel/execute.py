@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,7 +25,7 @@ from archc.ir.optional_inputs import with_inputs
 from archc.ir.sizes import Number, evaluate
 from archc.law import CompositionLaw
 from archc.origin import backend_here, origin_of
-from archc.parallel import early
+from archc.parallel import early, overlapped
 from archc.parallel.early import Sums
 from archc.parallel.exchange import (
     check_same_length,
@@ -34,13 +35,14 @@ from archc.parallel.exchange import (
     summed,
     whole,
 )
-from archc.parallel.heads import check_heads, heads_of
+from archc.parallel.heads import HeadParts, check_heads, head_parts, heads_of
 from archc.parallel.mesh import Ranks
 from archc.parallel.own_tokens import tokens_of
 from archc.parallel.pieces import ATTEND, BETWEEN, CALL, RECURRENCE, Piece, pieces_of
 from archc.parallel.placement import Crossing, Mark, Pending, Split, place_of
 from archc.parallel.segmented import by_segments, goes_in_segments, joining, usable
 from archc.parallel.sequence import (
+    Part,
     goes_in_halves,
     in_halves,
     started,
@@ -66,7 +68,7 @@ class PieceFunction:
     """The function of a piece, of tensors in the order of what it reads."""
 
     def __init__(self, piece: Piece, sizes: Mapping[str, Number], backend: str):
-        self.piece, self.sizes = piece, sizes
+        self.piece = piece
         layer = piece.layer
         recurrences = any(isinstance(node.op, ir.Recurrence) for node in layer.graph)
         ready = with_chunked_forms(layer) if recurrences else layer
@@ -74,19 +76,28 @@ class PieceFunction:
         self.module = load(function_of(ready, name, backend), name)
         self.call: Callable[..., Any] = getattr(self.module, name)
         options = inspect.signature(self.call).parameters.values()
-        wanted = [each.name for each in options if each.kind is inspect.Parameter.KEYWORD_ONLY]
-        self.options = {each: sizes[each] for each in wanted if each in sizes}
-        self.trains = "training" in wanted
+        self.wanted = [each.name for each in options if each.kind is inspect.Parameter.KEYWORD_ONLY]
+        self.trains = "training" in self.wanted
+        self._resize(sizes)
         self.streamed = ["t" in op.type.names for _, op in layer.inputs]
         self.halo = int(evaluate(piece.halo, sizes))
         memory = memory_of(ready)
         self.continues = memory.refusal is None
         self.counts = any(each.kind == "pos" for each in memory.fields)
         self.blank = all(self.streamed) or all(f.kind in ("past", "seen") for f in memory.fields)
-        self.firsts: dict[Any, Any] = {}
         drawn = self.trains or self.counts or not self.continues
         kernels = backend == "triton" and piece.kind == RECURRENCE and not drawn
         self.in_segments = kernels and goes_in_segments(ready, sizes)
+
+    def _resize(self, sizes: Mapping[str, Number]) -> None:
+        self.sizes, self.firsts = sizes, dict[Any, Any]()
+        self.options = {each: sizes[each] for each in self.wanted if each in sizes}
+
+    def of_sizes(self, sizes: Mapping[str, Number]) -> PieceFunction:
+        """The same function for other sizes."""
+        found = copy.copy(self)
+        found._resize(sizes)
+        return found
 
     def __call__(
         self, values: Sequence[Tensor], state: Any, training: bool
@@ -164,6 +175,19 @@ class Program:
             else PieceFunction(piece, self.local if piece.heads else self.sizes, self.backend)
             for piece in self.pieces
         ]  # fmt: skip
+
+    @cached_property
+    def by_heads(self) -> dict[int, tuple[HeadParts, PieceFunction]]:
+        """The attends to all earlier tokens that can be computed some heads at a time, by their
+        places, with the function for one part."""
+        found = {}
+        for place, function in enumerate(self.functions):
+            if function is None or function.piece.kind != ATTEND or function.trains:
+                continue
+            parts = head_parts(function.piece.layer, function.sizes, overlapped.PARTS)
+            if parts is not None:
+                found[place] = parts, function.of_sizes(parts.sizes)
+        return found
 
     def _tokens(self) -> Mapping[int, Mark]:
         try:
@@ -370,16 +394,34 @@ class Run:
                 first = function.first_state(values)
                 made = by_columns(self.cp, columns, piece.layer, function, values, first)
             elif self.cp is not None and halves:
-                first, training = function.first_state(values), self.module.training
-                made = in_halves(
-                    self.cp, piece.layer, lambda x, state: function(x, state, training)[0], values,
-                    first, function.streamed,
-                )  # fmt: skip
+                parts, along = self._parts(place, function, values)
+                made = in_halves(self.cp, piece.layer, parts, function.streamed, along)
             else:
                 made, _ = function(values, state, self.module.training)
         for id, value in zip(piece.makes, made, strict=True):
             along = "t" in self.program.layer.graph[id].type.names
             self.values[id] = self._taken(id, value[:, cut:] if cut and along else value)
+
+    def _parts(
+        self, place: int, function: PieceFunction, values: Sequence[Tensor]
+    ) -> tuple[list[Part], Sequence[int]]:
+        """An attend in parts of its heads, if they are so large that it pays, and the dims of its
+        outputs that have the heads."""
+        streams = zip(values, function.streamed, strict=True)
+        many = sum(x.numel() for x, stream in streams if stream)
+        heads, one = self.program.by_heads.get(place, (None, function))
+        every, along = [[*values]], ()
+        if heads is not None and many >= heads.count * overlapped.LARGE:
+            pairs, n, along = zip(values, heads.inputs, strict=True), heads.count, heads.outputs
+            chunks = [[x] * n if at is None else x.chunk(n, at) for x, at in pairs]
+            every = [[*part] for part in zip(*chunks, strict=True)]
+        else:
+            one = function
+        training = self.module.training
+        return [
+            Part(lambda x, state: one(x, state, training)[0], own, one.first_state(own))
+            for own in every
+        ], along
 
     def _dropout(
         self, place: int, function: PieceFunction, values: Sequence[Tensor]

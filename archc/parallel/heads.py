@@ -11,6 +11,7 @@ from archc.ir import layer as ir
 from archc.ir.sizes import Number, evaluate
 from archc.parallel.placement import (
     Crossing,
+    Mark,
     Places,
     Split,
     axes_of_parameters,
@@ -116,3 +117,65 @@ def check_heads(layer: ir.Layer, plan: HeadPlan, sizes: Mapping[str, Number], co
             f"{layer.name} cannot be split over {count} ranks along `tp`: "
             f"{count} does not divide {' nor '.join(wrong)}"
         )
+
+
+@dataclass(frozen=True)
+class HeadParts:
+    """A part of a layer without parameters that can be computed some heads at a time: `count` parts
+    of its inputs and outputs along the dims `inputs` and `outputs`, None for what all parts read,
+    with `sizes` in place of the layer's."""
+
+    count: int
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+    sizes: Mapping[str, Number]
+
+
+def head_parts(layer: ir.Layer, sizes: Mapping[str, Number], most: int) -> HeadParts | None:
+    """The parts of the first dim of its outputs that all tokens' values have and which can be
+    split, at most so many of equal sizes; None where there is none."""
+    graph, symbols = layer.graph, dict[str, sympy.Symbol]()
+    for _, op in layer.inputs:
+        symbols |= {a.name: a.size for a in op.type.axes if isinstance(a.size, sympy.Symbol)}
+    types = [graph[id].type for id in graph.outputs.values()]
+    for axis in types[0].names:
+        names = _alone(layer, symbols, (axis,)) if str(symbols.get(axis)) in sizes else None
+        if names is None:
+            continue
+        every = [{*op.type.names} for _, op in layer.inputs]
+        dims = [next((n for n in names if n in own), None) for own in every]
+        lengths = {str(symbols[name]): int(sizes[str(symbols[name])]) for name in names}
+        count = max(n for n in range(1, most + 1) if not any(x % n for x in lengths.values()))
+        if count == 1 or any("t" in own and n is None for own, n in zip(every, dims, strict=True)):
+            continue
+        inputs = tuple(
+            None if name is None else op.type.names.index(name)
+            for name, (_, op) in zip(dims, layer.inputs, strict=True)
+        )
+        outputs = tuple(next(i for i, n in enumerate(t.names) if n in names) for t in types)
+        shorter = {name: length // count for name, length in lengths.items()}
+        return HeadParts(count, inputs, outputs, {**sizes, **shorter})
+    return None
+
+
+def _alone(
+    layer: ir.Layer, symbols: Mapping[str, sympy.Symbol], names: tuple[str, ...]
+) -> tuple[str, ...] | None:
+    """The dims, with those split along with them, if all outputs have one of them and no value is
+    read whole beside a part of it."""
+    given: dict[int, Mark] = {}
+    for id, op in layer.inputs:
+        own = [name for name in names if name in op.type.names]
+        given |= {id: Split(own[0])} if own else {}
+        if len(own) > 1:
+            return None
+    try:
+        places = Places(layer.graph, given, [symbols[name] for name in names])
+    except Crossing as needed:
+        kin = needed.kin
+        if kin is None or kin not in symbols or kin in names:
+            return None
+        return _alone(layer, symbols, (*names, kin))
+    ends = layer.graph.outputs.values()
+    split = all(isinstance(places.marks[id], Split) for id in ends)
+    return names if split and not places.sliced else None

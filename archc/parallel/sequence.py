@@ -9,7 +9,7 @@ earlier tokens that they read, in halves of parts that read as much on all proce
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +18,9 @@ from archc.backends.eager.memory import memory_of
 from archc.ir import layer as ir
 from archc.ir.sizes import Number, evaluate
 from archc.law import CompositionLaw
-from archc.parallel.exchange import gathered, halves_of, moved
+from archc.parallel.exchange import gathered
 from archc.parallel.mesh import Ranks
+from archc.parallel.overlapped import gathering, halves_of, moving
 
 Call = Callable[[Sequence[Tensor], Any], tuple[Tensor, ...]]
 """The outputs of a piece, of its values and the state before them."""
@@ -96,33 +97,60 @@ def with_earlier(
     return found, with_position(first._replace(**earlier), offset)
 
 
+class Part(NamedTuple):
+    """A part of the heads of an attend: what computes it, its values, and its state before the
+    first token."""
+
+    call: Call
+    values: Sequence[Tensor]
+    first: Any
+
+
 def in_halves(
-    ranks: Ranks, layer: ir.Layer, call: Call, values: Sequence[Tensor], first: Any,
-    streamed: Sequence[bool],
+    ranks: Ranks, layer: ir.Layer, parts: Sequence[Part], streamed: Sequence[bool],
+    along: Sequence[int],
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The outputs of an attend to all earlier tokens, where each process computes two halves of
-    parts of the sequence that read as many tokens on all of them."""
-    places = [i for i, along in enumerate(streamed) if along]
+    parts of the sequence that read as many tokens on all of them. What is exchanged for some heads
+    goes on while others are computed; `along` are the dims of outputs that have the heads."""
+    places = [i for i, stream in enumerate(streamed) if stream]
     place = {id: i for i, (id, _) in enumerate(layer.inputs)}
     fields = {place[f.node]: f.name for f in memory_of(layer).fields if f.kind == "seen"}
-    read, half = [*fields], values[places[0]].shape[1] // 2
-    at = read[anchor_of([values[i] for i in read])]
-    what = f"the tokens that {layer.name} reads"
-    own = [part for i in read for part in values[i].split(half, 1)]
-    _, every = gathered(ranks, what, values[at], own)
-    blocks = {i: [b for row in every for b in row[2 * n : 2 * n + 2]] for n, i in enumerate(read)}
     readers = [i for i in places if i not in fields]
-    what = f"the tokens that {layer.name} computes"
-    here = moved(ranks, what, False, [values[i].split(half, 1) for i in readers])
-    made = []
-    for n, block in enumerate(halves_of(ranks)):
-        inner = dict(enumerate(values)) | {i: blocks[i][block] for i in read}
-        inner |= {i: pair[n] for i, pair in zip(readers, here, strict=True)}
-        earlier = {name: _joined(blocks[i][:block], blocks[i][0]) for i, name in fields.items()}
-        state = with_position(first._replace(**earlier), block * half)
-        made.append(call([inner[i] for i in range(len(values))], state))
-    pairs = moved(ranks, f"outputs of {layer.name}", True, [*zip(*made, strict=True)])
-    return tuple(torch.cat(pair, 1) for pair in pairs)
+    half = parts[0].values[places[0]].shape[1] // 2
+    begun = []
+    for part in parts:
+        pairs = [x.split(half, 1) if i in places else () for i, x in enumerate(part.values)]
+        own = [block for i in fields for block in pairs[i]]
+        read = gathering(ranks, f"the tokens that {layer.name} reads", own)
+        what = f"the tokens that {layer.name} computes"
+        begun.append((read, moving(ranks, what, False, [pairs[i] for i in readers])))
+    leaving = []
+    for part, (read, here) in zip(parts, begun, strict=True):
+        every, own = read(), dict(zip(readers, here(), strict=True))
+        blocks = {i: [b for r in every for b in r[2 * n : 2 * n + 2]] for n, i in enumerate(fields)}
+        made = [_half(part, fields, blocks, own, n, b) for n, b in enumerate(halves_of(ranks))]
+        what = f"outputs of {layer.name}"
+        leaving.append(moving(ranks, what, True, [*zip(*made, strict=True)]))
+    found = [[torch.cat(pair, 1) for pair in back()] for back in leaving]
+    if len(found) == 1:
+        return tuple(found[0])
+    return tuple(
+        torch.cat(each, at) for each, at in zip(zip(*found, strict=True), along, strict=True)
+    )
+
+
+def _half(
+    part: Part, fields: Mapping[int, str], blocks: Mapping[int, Sequence[Tensor]],
+    readers: Mapping[int, Sequence[Tensor]], n: int, block: int,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The outputs of the half `n` that this process computes, a block of tokens of the sequence."""
+    inner = dict(enumerate(part.values)) | {i: blocks[i][block] for i in fields}
+    inner |= {i: pair[n] for i, pair in readers.items()}
+    earlier = {name: _joined(blocks[i][:block], blocks[i][0]) for i, name in fields.items()}
+    half = next(iter(blocks.values()))[0].shape[1]
+    state = with_position(part.first._replace(**earlier), block * half)
+    return part.call([inner[i] for i in range(len(part.values))], state)
 
 
 def _joined(blocks: Sequence[Tensor], like: Tensor) -> Tensor:

@@ -20,9 +20,10 @@ import archc
 from archc import parallel
 from archc.origin import origin_of
 from archc.parallel.apply import layers_of
-from archc.parallel.exchange import gathered, moved
+from archc.parallel.exchange import gathered
 from archc.parallel.execute import program_for
 from archc.parallel.mesh import ranks_of
+from archc.parallel.overlapped import moving
 from tests.parallel.ranks import ENDING, RANKS, mesh_of
 from tests.specs.cases import SMALL, inputs
 
@@ -273,10 +274,10 @@ def whole_numbers() -> None:
     anchor, every = gathered(ranks, "tokens", real, [real, ids])
     assert [row[1].tolist() for row in every] == [[[100_001 + n, 100_003 + n]] for n in range(2)]
     (anchor + every[0][0]).sum().backward()
-    (there,) = moved(ranks, "tokens", False, [(ids[:, :1], ids[:, 1:])])
+    (there,) = moving(ranks, "tokens", False, [(ids[:, :1], ids[:, 1:])])()
     wanted = ([100_001, 100_004], [100_003, 100_002])
     assert [int(x) for x in there] == wanted[ranks.rank]
-    (back,) = moved(ranks, "tokens", True, [there])
+    (back,) = moving(ranks, "tokens", True, [there])()
     assert torch.equal(torch.cat(back, 1), ids)
 
 
@@ -323,6 +324,27 @@ def early_sums() -> None:
     assert told[0] == tuple(layer.W_o.shape), told
 
 
+def heads_apart() -> None:
+    """What an attend reads for all parts of its heads is asked for before the first is computed,
+    and each part's gradient before that of the one before it."""
+    torch.manual_seed(0)
+    layer = archc.load("attention").module(d=12, H=6, dtype=WIDE)
+    parallel.apply(layer, mesh_of("cp"))
+    told, x = list[tuple[int, ...]](), torch.randn(2, 4, 12, dtype=WIDE)
+    computed = nn.functional.scaled_dot_product_attention
+    with pytest.MonkeyPatch.context() as changed:
+        for name in ("all_to_all_single", "all_gather_into_tensor", "reduce_scatter_tensor"):
+            changed.setattr(dist, name, heard(told, getattr(dist, name)))
+        changed.setattr(nn.functional, "scaled_dot_product_attention", heard(told, computed))
+        y = layer(x)
+        asked = [len(shape) for shape in told]
+        told.clear()
+        y.sum().backward()
+    read, computed_and_left = [1, 2] * 3, [4, 4, 2] * 3
+    assert asked == [1, *read, *computed_and_left], asked  # first how many tokens there are
+    assert [len(shape) for shape in told] == [2, 2, 2, *[2, 1] * 3], told
+
+
 QUICK = ["tp kda", "tp lm", "cp kda", "cp lm", "cp attention", "cp window_attention"]
 
 CHECKS: dict[str, tuple[Callable[[], None], bool]] = {
@@ -332,6 +354,7 @@ CHECKS: dict[str, tuple[Callable[[], None], bool]] = {
     "unequal parts": (unequal, False),
     "dropout": (dropout, False),
     "early sums": (early_sums, False),
+    "heads apart": (heads_apart, False),
     "learned first states": (learned, False),
     "whole numbers": (whole_numbers, False),
     "odd parts": (partial(in_parts, "attention", "cp", 10), False),

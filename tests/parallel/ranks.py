@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from archc.parallel import early
+from archc.parallel import early, overlapped
 
 RANKS = 2
 ENDING = "a rank that ends"
@@ -45,6 +45,7 @@ def in_child(rank: int, folder: Path, checks: dict[str, Callable[[], None]]) -> 
     """The checks on one process; their ends stand in a file of its own."""
     torch.set_num_threads(1)
     early.LARGE = 8  # of the small parameters here some are summed alone, some together
+    overlapped.LARGE = 8  # and attends are computed in parts of their heads
     faulthandler.dump_traceback_later(LIMIT, exit=True)
     store = dist.FileStore(str(folder / "store"), RANKS)
     dist.init_process_group(

@@ -16,9 +16,9 @@ import archc
 from archc import parallel
 from archc.compile import function_of
 from archc.ir import layer as ir
-from archc.parallel.exchange import halves_of
 from archc.parallel.execute import program_for
 from archc.parallel.mesh import Ranks
+from archc.parallel.overlapped import halves_of
 from archc.parallel.pieces import BETWEEN
 from tests import served
 from tests.parallel.checks import CHECKS
