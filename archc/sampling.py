@@ -148,8 +148,8 @@ class Text:
         """The state after all tokens that were read, as the model has it."""
         if self.slots is None:
             return self.state
-        kept, rows = self.slots.state, self.state.rows
-        return joined_states([taken(kept, slot, row) for slot, row in enumerate(rows)])
+        model, kept, rows = self.slots.model, self.slots.state, self.state.rows
+        return joined_states([taken(model, kept, slot, row) for slot, row in enumerate(rows)])
 
     def next_logits(self) -> Tensor:
         """Logits [B, vocab] behind the last token of each sequence, all of them read."""

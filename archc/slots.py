@@ -132,7 +132,9 @@ class Slots:
         self.state, self.first = self._blank(count), self._blank(1)
         if self.table is not None:
             self.room = room
-            self.state = paged(self.state, pages, self.table.table)
+            rooms = (PAGE, PAGE * self.table.table.shape[1]) if self.own else ()
+            each = (self.model.initial_state(1, n, "meta") for n in rooms)
+            self.state = paged(self.state, pages, self.table.table, *each)
             if not any(how == "paged" for _, how, _ in parts(self.state)):
                 raise ValueError("`pages` are for what is kept of every token, and nothing is here")
 
@@ -210,19 +212,23 @@ def parts(state: Any, path: str = "") -> Iterator[tuple[str, str, Any]]:
             yield from parts(part, f"{path}.{name}")
 
 
-def paged(state: Any, pages: int, table: Tensor) -> Any:
-    """A state of slots, what it keeps of every token in so many pages, which a table names."""
+def paged(state: Any, pages: int, table: Tensor, one: Any, all: Any) -> Any:
+    """A state of slots, what it keeps of every token in so many pages, which a table names. `one`
+    and `all` are states with room for as many tokens as one page has, and as all of a sequence:
+    of blocks of tokens a page has room for fewer."""
     kind = type(state)
     if not hasattr(kind, "_fields"):
-        return tuple(paged(part, pages, table) for part in state)
+        parts = zip(state, one, all, strict=True)
+        return tuple(paged(part, pages, table, *others) for part, *others in parts)
 
-    def field(name: str, part: Any) -> Any:
+    def field(name: str, part: Any, one: Any, all: Any) -> Any:
         if isinstance(part, Tensor) and name in kind._grows:
-            memory = part.new_zeros(NOBODY + 1 + pages, PAGE, *part.shape[2:])
-            return Pages(memory, table)
-        return paged(part, pages, table) if isinstance(part, tuple) else part
+            each = max(one.shape[1], -(-all.shape[1] // table.shape[1]), 1)
+            return Pages(part.new_zeros(NOBODY + 1 + pages, each, *part.shape[2:]), table)
+        return paged(part, pages, table, one, all) if isinstance(part, tuple) else part
 
-    return kind(*(field(name, part) for name, part in zip(kind._fields, state, strict=True)))
+    fields = zip(kind._fields, state, one, all, strict=True)
+    return kind(*(field(*each) for each in fields))
 
 
 def tokens_seen(state: Any) -> int:
@@ -264,8 +270,17 @@ def put_part(into: Any, state: Any, name: str, part: Any, slot: int) -> None:
     elif name in kind._rings:
         at = torch.arange(state.pos - given.shape[1], state.pos, device=part.device)
         part[slot, at % part.shape[1]] = given[0]
+    elif name in kind._blocks:
+        _put_last(part[slot], given[0])
     elif isinstance(part, Tensor):
         part[slot] = given[0]
+
+
+def _put_last(into: Tensor, given: Tensor) -> None:
+    """Write the tokens of a block that is not complete behind those that it has no need of."""
+    count = min(len(into), len(given))
+    into.zero_()
+    into[len(into) - count :] = given[len(given) - count :]
 
 
 def clear(into: Any, first: Any, slot: int) -> None:
@@ -308,29 +323,39 @@ def moved(into: Any, state: Any) -> None:
         x[tuple(slice(length) for length in y.shape)] = y
 
 
-def taken(state: Any, slot: int, like: Any) -> Any:
+def taken(model: Any, state: Any, slot: int, like: Any) -> Any:
     """The state of one sequence out of its slot, as modules have it that keep no slots: the inverse
-    of `put`. `like`: such a state of the same model, for its classes."""
+    of `put`. `model`: that of the slots; `like`: such a state of the same model, for its
+    classes."""
+    seen = max([int(x[slot]) for _, how, x in parts(state) if how == "count"], default=0)
+    return _taken(state, slot, like, model.initial_state(1, seen, "meta"))
+
+
+def _taken(state: Any, slot: int, like: Any, whole: Any) -> Any:
+    """The same; `whole`: a state with room for all tokens of the sequence, and no more."""
     kind = type(like)
     if not hasattr(kind, "_fields"):
-        return tuple(taken(each, slot, own) for each, own in zip(state, like, strict=True))
-    names = kind._fields
-    return kind(*(_taken_part(state, name, slot, getattr(like, name)) for name in names))
+        each = zip(state, like, whole, strict=True)
+        return tuple(_taken(part, slot, *others) for part, *others in each)
+    each = ((name, getattr(like, name), getattr(whole, name)) for name in kind._fields)
+    return kind(*(_taken_part(state, name, slot, *others) for name, *others in each))
 
 
-def _taken_part(state: Any, name: str, slot: int, like: Any) -> Any:
+def _taken_part(state: Any, name: str, slot: int, like: Any, whole: Any) -> Any:
     """The same of one field."""
     part, kind = getattr(state, name), type(state)
     if isinstance(part, tuple):
-        return taken(part, slot, like)
+        return _taken(part, slot, like, whole)
     if name == "pos":
         return int(part[slot])
     if isinstance(part, Pages):
-        return part.of(slot, int(state.pos[slot]))
+        return part.of(slot, whole.shape[1])
     if not isinstance(part, Tensor) or name in kind._shared:
         return part
     if name in kind._grows:
-        return part[slot : slot + 1, : int(state.pos[slot])].clone()
+        return part[slot : slot + 1, : whole.shape[1]].clone()
+    if name in kind._blocks:
+        return part[slot : slot + 1, max(0, part.shape[1] - int(state.pos[slot])) :].clone()
     if name in kind._rings:
         end, places = int(state.pos[slot]), part.shape[1]
         at = torch.arange(max(0, end - places + 1), end, device=part.device) % places

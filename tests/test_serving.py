@@ -129,11 +129,35 @@ model InBlocks(vocab, d):
 """
 
 
-def test_what_has_no_slots_is_read_one_after_the_other() -> None:
+@pytest.mark.parametrize("pages", [None, 2])
+def test_what_chooses_among_blocks_has_slots(pages: int | None) -> None:
     torch.manual_seed(0)
     layer = archc.parse(IN_BLOCKS).module(vocab=17, d=8, dtype=torch.float64)
+    pool = Pool(layer, slots=2, capacity=20, pages=pages)
+    assert pool.alone is None
+    numbers = [pool.add(prompt(length), 6, temperature=0) for length in (9, 4)]
+    while pool.live:
+        pool.step()
+    for number, length in zip(numbers, (9, 4), strict=True):
+        assert torch.equal(pool.remove(number), alone(layer, prompt(length), 6, None))
+
+
+IN_PRODUCTS = """
+import PaTH from "path.arch"
+
+model InProducts(vocab, d):
+    input tokens in vocab
+    param E[vocab, d]; W[d, vocab]
+    x = E[tokens]
+    output logits[vocab] = (x + PaTH(d, 2)(x)) @ W
+"""
+
+
+def test_what_has_no_slots_is_read_one_after_the_other() -> None:
+    torch.manual_seed(0)
+    layer = archc.parse(IN_PRODUCTS).module(vocab=17, d=8, dtype=torch.float64)
     pool = Pool(layer, slots=2, capacity=20)
-    assert pool.alone is not None and pool.alone.startswith("blocks of tokens are made (")
+    assert pool.alone is not None and pool.alone.startswith("matrices are multiplied between")
     numbers = [pool.add(prompt(length), 6, temperature=0) for length in (9, 4)]
     while pool.live:
         pool.step()

@@ -19,7 +19,6 @@ from tests.specs.references.weights import randomise
 ALONE = {
     "cross_attention": "another sequence enters",
     "linear_attention_full": "other tokens are read",
-    "nsa": "blocks of tokens are made",
     "path": "matrices are multiplied between two tokens",
     "path_fox": "matrices are multiplied between two tokens",
 }
@@ -91,7 +90,91 @@ def test_what_is_kept_in_two_ways_is_read_one_by_one() -> None:
     assert alone(both) is None and in_slots(both).initial_state(2, 5) is not None
 
 
-PAGED = ("attention", "alibi", "window_attention", "mla", "fox", "lm", "lfm2")
+BLOCKS = """
+layer Blocks(d, H, K, size, stride, n = 2):
+    input x[d]
+    param W_q[d, H, K]; W_k[d, H, K]; W_v[d, H, K]; W_o[H, K, d]
+    q = x @ W_q
+    k = x @ W_k
+    v = x @ W_v
+    blocks b of size every stride:
+        k_c = mean[size](k[b] * v[b])
+    attend b ending <= t over H:
+        g = q[t].T @ k_c[b]
+        c = softmax(g) @ k_c[b]
+    chosen = top(n, g{})
+    attend s <= t in chosen over H:
+        o = softmax(q[t].T @ k[s] / sqrt(K)) @ v[s]
+    output y[d] = (o + c) @ W_o
+"""
+"""Every head chooses blocks for itself, which compressed ones are made of, or others."""
+
+
+@pytest.mark.parametrize("pages", [0, 12])
+@pytest.mark.parametrize(
+    ("size", "stride", "score"),
+    [(4, 4, ""), (3, 3, " on blocks of 2 always last 1"), (2, 3, ""), (5, 2, " on blocks of 4"),
+     (1, 1, ""), (6, 1, " on blocks of 5")],
+)  # fmt: skip
+@torch.no_grad()
+def test_what_chooses_among_blocks_is_as_if_alone(
+    size: int, stride: int, score: str, pages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("archc.runtime.paged", "archc.slots"):
+        monkeypatch.setattr(f"{module}.PAGE", 4)
+    spec = archc.parse(BLOCKS.format(score))
+    sizes: dict[str, Any] = {"d": 6, "H": 2, "K": 3, "size": size, "stride": stride}
+    layer = randomise(spec.module(**sizes, dtype=torch.float64), seed=0).eval()
+    x = torch.randn(3, max(LENGTHS) + MORE, 6, dtype=torch.float64)
+    whole, slots = layer(x), Slots(layer, 3, max(LENGTHS) + MORE, pages=pages)
+    like = layer(x[:1, :1], return_state=True)[1]
+    for slot, length in enumerate(LENGTHS):
+        slots.put(slot, layer(x[slot : slot + 1, :length], return_state=True)[1])
+    for more in range(MORE):
+        slots.lengths = [length + more + 1 for length in LENGTHS]
+        slots.make_room()
+        at = torch.tensor(LENGTHS) + more
+        made = slots.run(x[torch.arange(3), at][:, None], torch.ones(3, dtype=torch.bool))
+        wanted = whole[torch.arange(3), at]
+        assert (made[:, 0] - wanted).abs().max() < 1e-9 * wanted.abs().max(), more
+        for slot, pos in enumerate(at.tolist()):
+            own = taken(slots.model, slots.state, slot, like)
+            after = layer(x[slot : slot + 1, pos + 1 :], own) if pos + 1 < x.shape[1] else None
+            wanted = whole[slot, pos + 1 :]
+            assert after is None or (after[0] - wanted).abs().max() < 1e-9 * wanted.abs().max()
+
+
+MIXED = """
+layer Mixed(d, size = 2):
+    input x[d]
+    blocks b of size every size:
+        c = mean[size](x[b])
+    {}
+    attend b ending <= t:
+        o = softmax(x[t].T @ e[b]) @ c[b]
+    output y[d] = o
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "output", "reason"),
+    [
+        ("e = 2 * c", "", ""),
+        ("e = c * position(c)", "", "more than made one by one"),
+        ("e = 2 * c", "output e", "more than made one by one"),
+        ("attend t - 5 < s <= t:\n        p = softmax(x[t].T @ x[s])\n        w = p @ x[s]\n"
+         "    chosen = top(1, p on blocks of 2)\n    attend s <= t in chosen:\n"
+         "        z = softmax(x[t].T @ x[s]) @ x[s]\n    e = c", "output z", "told of tokens"),
+    ],
+)  # fmt: skip
+def test_values_of_blocks_are_made_one_by_one(more: str, output: str, reason: str) -> None:
+    """Of each sequence the next block is made: those before it are not there beside it."""
+    found = alone(archc.parse(MIXED.format(more, output)).module(d=3))
+    assert (reason in found) if found is not None else not reason
+
+
+PAGED = ("attention", "alibi", "window_attention", "mla", "fox", "lm", "lfm2", "nsa", "dsa")
 
 
 @pytest.mark.parametrize("name", PAGED)
@@ -126,7 +209,7 @@ def test_each_in_pages_is_as_if_alone(name: str, monkeypatch: pytest.MonkeyPatch
         assert (first(made)[:, 0] - wanted).abs().max() < 1e-9 * wanted.abs().max(), more
     assert slots.table is not None and len(slots.table.free) == 12 - 3 - 2 - 4
     _, like = layer(**{key: x[:1, :3] for key, x in values.items()}, return_state=True)
-    again = taken(slots.state, 2, like)
+    again = taken(slots.model, slots.state, 2, like)
     _, own = layer(**{key: x[2:, :15] for key, x in values.items()}, return_state=True)
     for (path, _, x), (_, _, y) in zip(parts(again), parts(own), strict=True):
         assert x.shape == y.shape and (x - y).abs().max() < 1e-9, path

@@ -9,11 +9,11 @@ for generation alone: what looks along more tokens, or counts all of them, is `u
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from archc.dims import BATCH, T_SEEN, TIME
+from archc.dims import BATCH, T_SEEN, TIME, Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.typing import layer_graph
@@ -23,11 +23,16 @@ from archc.ir.verify import verify
 def unready(layer: ir.Layer) -> str | None:
     """The reason why a layer, or one that it calls, cannot continue sequences of different lengths
     in one batch; None if it can."""
-    unlike = _kept_unlike(layer.graph)
+    unlike, blocks = _kept_unlike(layer.graph), blocks_of(layer.graph)
+    mixed = _mixed(layer.graph, blocks)
     for node in layer.graph:
-        reason = _unready(node)
+        reason = _unready(node, blocks)
+        if reason is None and node.id in mixed:
+            reason = "blocks of tokens are more than made one by one, and read"
         if reason is None and node.id in unlike:
             reason = "of what is read together some is kept for a window, and some whole"
+        if reason is None and _counts_blocks(node.op, blocks) and not _all_kept(layer.graph):
+            reason = "blocks of tokens are counted, and no attention keeps all of these"
         if reason is None and isinstance(node.op, ir.Attend):
             bodies = (node.op.body, node.op.decode or node.op.body)
             reason = next((r for body in bodies for each in body if (r := _looks(each))), None)
@@ -59,24 +64,99 @@ def _kept_unlike(graph: Graph) -> set[int]:
     return {id for id, each in shared.items() if len(each) > 1 and graph[id].op.window is not None}
 
 
-def _unready(node: Node) -> str | None:
-    """The reason why one node of a layer's graph is of one length alone; None if it is not."""
+def blocks_of(graph: Graph) -> dict[str, ir.Window]:
+    """The streams of blocks that are made of a layer's own tokens, each with what makes them."""
+    windows = (node.op for node in graph if isinstance(node.op, ir.Window))
+    return {op.blocks.name: op for op in windows if op.blocks and op.stream == TIME.name}
+
+
+def _counts_blocks(op: Any, blocks: Collection[str]) -> bool:
+    """Whether an op counts blocks of tokens that no values are made of."""
+    own = isinstance(op, ir.Position) and op.axis.kind == "stream" and op.axis != TIME
+    return own and op.axis.name not in blocks
+
+
+def _all_kept(graph: Graph) -> bool:
+    """Whether an attention keeps all tokens: what it keeps tells for how many there is room."""
+    attends = (node.op for node in graph if isinstance(node.op, ir.Attend))
+    return any(op.source == TIME.name and op.window is None for op in attends)
+
+
+def _mixed(graph: Graph, blocks: Collection[str]) -> set[int]:
+    """The nodes that do more with values of blocks than to compute each from itself: a call in
+    which sequences have lengths of their own has the next block of each, and what was kept."""
+    own = {name: set[int]() for name in blocks}
+    return {node.id for node in graph for name in blocks if _mixes(graph, node, name, own[name])}
+
+
+def _mixes(graph: Graph, node: Node, blocks: str, own: set[int]) -> bool:
+    """Whether a node does so with blocks of one kind; `own` are values of the next block, to which
+    the node's is added."""
+    op, made = node.op, {each for each in node.operands if each in own}
+    if isinstance(op, ir.Attend):
+        pairs = zip(op.captures, node.operands, strict=True)
+        return any(role != "read" or op.source != blocks for (_, role), id in pairs if id in own)
+    begins = isinstance(op, ir.Window) and op.blocks is not None and op.blocks.name == blocks
+    if not made and not begins:
+        return False
+    own.add(node.id)
+    along = {id for id in node.operands if blocks in graph[id].type.names}
+    alone = begins or (along == made and _each_alone(graph, node, blocks))
+    return not alone or node.id in graph.outputs.values()
+
+
+def _each_alone(graph: Graph, node: Node, blocks: str) -> bool:
+    """Whether an op makes of each block's values that block's."""
+    op = node.op
+    match op:
+        case ir.Elementwise():
+            return blocks in node.type.names
+        case ir.Contract():
+            return all(label == name for label, name in _along(graph, node, blocks))
+        case ir.Reduce():
+            return blocks not in op.axes
+        case ir.Softmax():
+            return op.over != blocks
+        case ir.Gather() | ir.Scatter():
+            return op.axis != blocks
+    return False
+
+
+def _along(graph: Graph, node: Node, blocks: str) -> Iterator[tuple[str, str]]:
+    """The labels of a product that stand for blocks, each with its name in what is made."""
+    made = {label: axis.name for label, axis in node.op.out}
+    for labels, operand in zip(node.op.ins, node.operands, strict=True):
+        for label, name in zip(labels, graph[operand].type.names, strict=True):
+            if name == blocks:
+                yield made.get(label, ""), blocks
+
+
+def _unready(node: Node, blocks: Collection[str]) -> str | None:
+    """The reason why one node of a layer's graph is of one length alone; None if it is not.
+    `blocks`: the streams of blocks of its tokens."""
     op = node.op
     if isinstance(op, ir.Input) and any(a.kind == "stream" and a != TIME for a in op.type.axes):
         return "another sequence enters"
-    if isinstance(op, ir.Window) and op.stride is not None:
-        return "blocks of tokens are made"
-    if isinstance(op, ir.Attend) and (op.source != TIME.name or not op.causal):
+    if isinstance(op, ir.Window) and op.stride is not None and op.stream != TIME.name:
+        return "blocks of blocks of tokens are made"
+    if isinstance(op, ir.Attend) and (op.source not in (TIME.name, *blocks) or not op.causal):
         return "other tokens are read than those so far"
     if isinstance(op, ir.Attend) and op.path is not None:
         places = [n for n in op.body if isinstance(n.op, ir.Position) and n.op.axis == op.path]
         if places or op.window is not None:
             return "something is summed between two tokens of a window, or by their positions"
-    if isinstance(op, ir.Position) and op.axis.kind == "stream" and op.axis != TIME:
+    if isinstance(op, ir.Position) and _is_told(op.axis, blocks):
         return "positions are told of tokens that are read"
     if isinstance(op, ir.Recurrence) and any(map(_of_tokens, op.body)):
         return "a recurrence counts its tokens"
     return _looks(node)
+
+
+def _is_told(axis: Axis, blocks: Collection[str]) -> bool:
+    """Whether positions are of a stream that is neither a layer's own nor of blocks of it, which
+    are as many as there is room for."""
+    counted = axis.size.has(T_SEEN) and axis.size != T_SEEN
+    return axis.kind == "stream" and axis != TIME and axis.name not in blocks and not counted
 
 
 def _looks(node: Node) -> str | None:

@@ -114,11 +114,12 @@ class StateMethods:
 
 
 def state_object(
-    wide: str = "", shared: str = "", grows: str = "", rings: str = ""
+    wide: str = "", shared: str = "", grows: str = "", rings: str = "", blocks: str = ""
 ) -> Callable[[type], type]:  # fmt: skip
     """Give a named tuple the methods of a state. `wide` names its fields that are in float32 at
     least, `shared` those that have no row for each sequence, `grows` those that get longer with
-    every token, or have room for all of them, `rings` those that keep the latest in turn."""
+    every token, or have room for all of them, `rings` those that keep the latest in turn, `blocks`
+    those that have the last tokens for a block that is not complete."""
 
     def with_methods(kind: type) -> type:
         for name, method in vars(StateMethods).items():
@@ -126,6 +127,7 @@ def state_object(
                 setattr(kind, name, method)
         kind._wide, kind._shared = frozenset(wide.split()), frozenset(shared.split())
         kind._grows, kind._rings = frozenset(grows.split()), frozenset(rings.split())
+        kind._blocks = frozenset(blocks.split())
         return kind
 
     return with_methods

@@ -543,11 +543,13 @@ def top_of(score: Tensor, count: int, dim: int) -> Tensor:
 
 
 def take_at(x: Tensor, index: Tensor, shared: int) -> Tensor:
-    """x [shared..., N, rest...] at index [shared..., new...] -> [shared..., new..., rest...]."""
-    rest = x.shape[shared + 1 :]
-    flat = index.reshape(*index.shape[:shared], math.prod(index.shape[shared:]))
-    at = flat.reshape(*flat.shape, *[1] * len(rest)).expand(*flat.shape, *rest)
-    return x.gather(shared, at).reshape(*index.shape, *rest)
+    """x [shared..., N, rest...] at index [shared..., new...] -> [shared..., new..., rest...]; a dim
+    of length 1 that is shared is repeated."""
+    lead, rest = torch.broadcast_shapes(x.shape[:shared], index.shape[:shared]), x.shape[shared:]
+    new = index.shape[shared:]
+    flat = index.expand(*lead, *new).reshape(*lead, math.prod(new))
+    at = flat.reshape(*flat.shape, *[1] * (len(rest) - 1)).expand(*flat.shape, *rest[1:])
+    return x.expand(*lead, *rest).gather(shared, at).reshape(*lead, *new, *rest[1:])
 
 
 def substituted(weights: Tensor, right: Tensor, past: Tensor | None = None) -> Tensor:

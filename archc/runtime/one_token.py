@@ -58,6 +58,33 @@ def kept_in_slots(cache: Any, new: Tensor, pos: Tensor, ring: bool = False) -> A
     return cache
 
 
+def next_block(x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+    """The tokens x [B, 1, ...] and past [B, width - 1, ...] of each sequence, which are a block
+    where one is complete, [B, 1, width, ...], and the last tokens for the next ones."""
+    block = torch.cat([past, x], 1)
+    return block[:, None], block[:, 1:]
+
+
+def block_kept_in_slots(cache: Any, new: Tensor, pos: Tensor, width: int, stride: int) -> Any:
+    """The cache [B, N, ...] of blocks of `width` tokens, one every `stride`, which may be in pages,
+    with the block new [B, 1, ...] of each sequence that is complete with the token at pos [B]."""
+    done = torch.div(pos + 1 - width, stride, rounding_mode="floor")
+    whole = (pos + 1 >= width) & ((pos + 1 - width) % stride == 0)
+    place = done.clamp(0, max(cache.shape[1] - 1, 0))
+    if cache.shape[1]:
+        old = kept_at(cache, place)
+        new = torch.where(whole.reshape(-1, *[1] * (new.dim() - 1)), new.to(old.dtype), old)
+        kept_in_slots(cache, new, place)
+    return cache
+
+
+def kept_at(cache: Any, pos: Tensor) -> Tensor:
+    """What a cache, which may be in pages, has of each sequence at its place pos [B], a token."""
+    if isinstance(cache, Pages):
+        return cache.at(pos)
+    return cache[torch.arange(len(pos), device=pos.device), pos][:, None]
+
+
 def slot_attention(
     q: Tensor, k: Tensor, v: Tensor, pos: Tensor, scale: float = 1.0
 ) -> Tensor:  # fmt: skip

@@ -19,7 +19,7 @@ where a sequence has no page yet."""
 class Pages:
     """The kept values of every token of B sequences: memory [pages, PAGE, ...], and the table [B,
     N] of the pages that each sequence has, in the order of its tokens. It stands where a tensor [B,
-    N * PAGE, ...] would."""
+    N * PAGE, ...] would. Of blocks of tokens fewer are in a page."""
 
     memory: Tensor
     table: Tensor
@@ -28,7 +28,12 @@ class Pages:
     def shape(self) -> torch.Size:
         """The shape of the tensor that it stands for."""
         batch, pages = self.table.shape
-        return torch.Size([batch, pages * PAGE, *self.memory.shape[2:]])
+        return torch.Size([batch, pages * self.each, *self.memory.shape[2:]])
+
+    @property
+    def each(self) -> int:
+        """How many tokens, or blocks of them, are in a page."""
+        return self.memory.shape[1]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -47,17 +52,23 @@ class Pages:
     def write(self, slot: int, values: Tensor) -> None:
         """Let a sequence that has pages for them begin with values [T, ...]."""
         at = torch.arange(values.shape[0], device=values.device)
-        pages = self.table[slot].long()[at // PAGE]
-        self.memory[pages, at % PAGE] = values.to(self.memory.dtype)
+        pages = self.table[slot].long()[at // self.each]
+        self.memory[pages, at % self.each] = values.to(self.memory.dtype)
 
     def keep(self, new: Tensor, pos: Tensor) -> None:
         """Write a token new [B, 1, ...] of each sequence at its place pos [B]."""
-        pages = self.table.gather(1, (pos // PAGE)[:, None])[:, 0].long()
-        self.memory[pages, pos % PAGE] = new[:, 0].to(self.memory.dtype)
+        self.memory[self._pages(pos), pos % self.each] = new[:, 0].to(self.memory.dtype)
+
+    def at(self, pos: Tensor) -> Tensor:
+        """What is kept of each sequence at its place pos [B]: [B, 1, ...]."""
+        return self.memory[self._pages(pos), pos % self.each][:, None]
+
+    def _pages(self, pos: Tensor) -> Tensor:
+        return self.table.gather(1, (pos // self.each)[:, None])[:, 0].long()
 
     def of(self, slot: int, length: int) -> Tensor:
         """The first `length` tokens of a sequence, [1, length, ...]."""
-        pages = self.table[slot, : -(-length // PAGE)].long()
+        pages = self.table[slot, : -(-length // self.each)].long()
         return self.memory[pages].flatten(0, 1)[None, :length]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import sympy
-from archc.backends.eager.memory import Field, crop
+from archc.backends.eager.memory import Field, blocks_made, crop
 from archc.backends.eager.value import KIND_OF, NUMBER, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import aligned
@@ -89,7 +89,7 @@ def read(scope: Scope, node: Node, operand: int) -> Value:
     if field is None:
         return value
     if scope.file.slots:
-        return _in_slots(scope, field, value)
+        return _in_slots(scope, node, field, value)
     if field.name not in scope.kept:
         name = scope.names.fresh(f"{field.name}_seen")
         whole = f"grown(state.{field.name}, {value.text})"
@@ -110,11 +110,15 @@ def read(scope: Scope, node: Node, operand: int) -> Value:
     return Value(name, value.layout, KIND_OF[scope.graph[operand].type.dtype])
 
 
-def _in_slots(scope: Scope, field: Field, value: Value) -> Value:
+def _in_slots(scope: Scope, node: Node, field: Field, value: Value) -> Value:
     """A value that an attention reads, in the memory where it is kept of each sequence."""
     if field.name not in scope.kept:
         name = scope.kept[field.name] = scope.names.fresh(f"{field.name}_seen")
         ring = ["ring=True"] * (field.count is not None)
         given = [f"state.{field.name}", value.text, scope.ask("pos"), *ring]
-        scope.writer.line(f"{name} = {call('kept_in_slots', *given)}")
+        made = blocks_made(scope.graph, node.op.source)
+        if made is not None:
+            given += [scope.size(made.width.size), scope.size(made.stride)]
+        keep = "kept_in_slots" if made is None else "block_kept_in_slots"
+        scope.writer.line(f"{name} = {call(keep, *given)}")
     return Value(Text(scope.kept[field.name]), value.layout, value.kind)

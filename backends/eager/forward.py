@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archc.backends.eager.joint_products import join_products
-from archc.backends.eager.memory import Field, in_pages, stream_of
+from archc.backends.eager.memory import Field, blocks_made, in_pages, stream_of
 from archc.backends.eager.packed import (
     ARGUMENT,
     CONTINUED,
@@ -19,6 +19,7 @@ from archc.backends.eager.packed import (
 from archc.backends.eager.parts import Parts
 from archc.backends.eager.routed import use_routes
 from archc.backends.eager.scope import Scope, write_sizes
+from archc.backends.eager.state import of_blocks, past_tokens
 from archc.backends.eager.value import KIND_OF, Value, length_name
 from archc.backends.expression import MUL, POWER, Text
 from archc.backends.writer import Writer, attribute, identifier, quoted
@@ -96,9 +97,23 @@ class Forward:
         scope.starts = {"t": "pos" if counts else "0"}
         if self.parts.file.slots:
             scope.each = {"t": ("own_positions", scope.lengths["t"])}
+            seen = self._room()
         scope.sizes |= {str(TIME.size): seen, str(T_SEEN): seen}
         self._blocks(scope)
         return scope
+
+    def _room(self) -> str:
+        """For how many tokens of each sequence there is room in slots, where that is counted."""
+        kept = (f for f in self.memory.fields if in_pages(f))
+        whole = (f for f in kept if "t" in [axis.name for axis in f.axes])
+        return next((f"state.{field.name}.shape[1]" for field in whole), "capacity")
+
+    def _kept_blocks(self, scope: Scope) -> None:
+        """How many blocks of tokens there is room for in slots."""
+        for field in self.memory.fields:
+            for axis in field.axes if in_pages(field) else ():
+                if blocks_made(self.layer.graph, axis.name) is not None:
+                    scope.lengths[axis.name] = f"state.{field.name}.shape[1]"
 
     def _blocks(self, scope: Scope) -> None:
         """Blocks and tokens read, as values outside an attention refer to them.
@@ -106,6 +121,9 @@ class Forward:
         Scores that an attention hands out have every block so far; otherwise a block's position is
         counted from the blocks that earlier calls completed.
         """
+        if self.parts.file.slots:
+            self._kept_blocks(scope)
+            return
         read = {n.op.read.name for n in self.layer.graph if isinstance(n.op, ir.Attend)}
         for node in self.layer.graph:
             if isinstance(node.op, ir.Attend) and node.op.source == "t":
@@ -374,14 +392,18 @@ class Forward:
                 lengths.append(self.rows)
             elif axis.kind == "dim":
                 lengths.append(self.scope.length(axis).text)
-            elif field.kind == "past" and axis.name in self.memory.flow and field.count != 0:
-                lengths.append(self.scope.size(field.count).text)
+            elif field.kind == "past" and axis.name in self.memory.flow and self._told(field):
+                lengths.append(self.scope.size(past_tokens(self.parts, field)).text)
             elif field.kind == "seen" and axis.kind == "stream":
                 last = "" if field.count is None else f", the last {field.count}"
                 lengths.append(quoted(f"{axis.name}{last}"))
             else:
                 lengths.append("None")
         return f"({', '.join(lengths)}{',' * (len(lengths) == 1)})"
+
+    def _told(self, field: Field) -> bool:
+        """Whether it is known how many tokens before the next a field has."""
+        return self.parts.file.slots or not of_blocks(self.parts, field)
 
     def _first_state(self, writer: Writer) -> None:
         """The line that makes the state before the first token."""

@@ -197,6 +197,12 @@ class Memory:
         }
 
 
+def blocks_made(graph: Graph, stream: str) -> ir.Window | None:
+    """What makes the blocks of tokens of a stream; None of tokens themselves."""
+    windows = (node.op for node in graph if isinstance(node.op, ir.Window))
+    return next((op for op in windows if op.blocks and op.blocks.name == stream), None)
+
+
 def in_pages(field: Field) -> bool:
     """Whether a field of slots may be in pages: all tokens are kept in it."""
     return field.kind == "seen" and field.count is None

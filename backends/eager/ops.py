@@ -313,6 +313,9 @@ def window(scope: Scope, node: Node) -> Value:
         arguments += [Text(scope.cu_seqlens)] * bool(scope.cu_seqlens)
     else:
         piece, stream = "block_tokens", op.blocks.name
+        if scope.file.slots:
+            piece = "next_block"
+    if op.stride is not None and not scope.file.slots:
         arguments += [scope.length(op.width), scope.size(op.stride), Text(scope.starts[op.stream])]
     value = Value(
         Text(scope.names.fresh(node.name or scope.hint(node))),

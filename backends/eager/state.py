@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sympy
 from archc.backends.eager import carry
 from archc.backends.eager.calls import reach
 from archc.backends.eager.file import state_of
-from archc.backends.eager.memory import Field
+from archc.backends.eager.memory import Field, blocks_made
 from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.scope import Scope
-from archc.backends.expression import number
+from archc.backends.expression import MUL, POWER, number
 from archc.backends.writer import Writer, quoted
 
 from archc.ir import layer as ir
@@ -29,6 +30,7 @@ def state_class(parts: Parts) -> Writer:
     told = [("wide", wide), ("shared", shared), ("grows", grows)]
     if parts.file.slots:
         told.append(("rings", [f.name for f in fields if f.kind == "seen" and f.name not in grows]))
+        told.append(("blocks", [f.name for f in fields if of_blocks(parts, f)]))
     given = [f"{word}={quoted(' '.join(names))}" for word, names in told if names]
     writer.line(f"@state_object({', '.join(given)})")
     with writer.block(f"class {parts.state}(NamedTuple):"):
@@ -55,7 +57,8 @@ def note(parts: Parts, field: Field) -> str:
         return "[B], tokens seen" if parts.file.slots else "tokens seen"
     count = "0" if field.count is None else str(number(field.count, parts.arguments.names))
     if field.kind == "past" and isinstance(parts.layer.graph[field.node].op, ir.Window):
-        count = "..." if parts.layer.graph[field.node].op.stride is not None else count
+        count = str(number(past_tokens(parts, field), parts.arguments.names))
+        count = "..." if of_blocks(parts, field) and not parts.file.slots else count
     known = {"past": (count, ", the tokens before the next"), "seen": ("S", ", every token seen")}
     if field.kind == "seen" and field.count is not None:
         turns = " and one more, in turn" if parts.file.slots else ""
@@ -114,12 +117,35 @@ def first(parts: Parts, scope: Scope, field: Field, real: str, wide: str) -> str
         own = not parts.file.slots or str(made).startswith("torch.zeros(")
         return f"{made}" if own else f"{made}.clone()"  # a step writes over it
     stream = next(axis.name for axis in field.axes if axis.name in parts.memory.flow)
-    count = field.count if field.kind == "past" else None
+    count = past_tokens(parts, field) if field.kind == "past" else None
     lengths = carry.shape(scope, field.axes, stream, count)
     if parts.file.slots and field.kind == "seen":
         latest = "" if field.count is None else str(scope.size(field.count + 1))
-        room = f"min(capacity, {latest})" if latest else "capacity"
+        room = f"min(capacity, {latest})" if latest else _room(parts, scope, stream)
         lengths[[axis.name for axis in field.axes].index(stream)] = room
     kind = DTYPES.get(field.dtype)
     kind = f"device={scope.device}, dtype={kind}" if kind else real
     return f"torch.zeros({', '.join(lengths)}, {kind})"
+
+
+def of_blocks(parts: Parts, field: Field) -> bool:
+    """Whether a field has the tokens of a block that is not complete."""
+    op = parts.layer.graph[field.node].op if field.kind == "past" else None
+    return isinstance(op, ir.Window) and op.stride is not None
+
+
+def past_tokens(parts: Parts, field: Field) -> sympy.Expr:
+    """How many tokens before the next a field has; in slots those of a block that is not complete
+    have room for any."""
+    if parts.file.slots and of_blocks(parts, field):
+        return parts.layer.graph[field.node].op.width.size - 1
+    return sympy.Integer(0) if field.count is None else field.count
+
+
+def _room(parts: Parts, scope: Scope, stream: str) -> str:
+    """For how many tokens of a stream, or blocks of tokens, there is room in slots."""
+    made = blocks_made(parts.layer.graph, stream)
+    if made is None:
+        return "capacity"
+    width, stride = scope.size(made.width.size), scope.size(made.stride)
+    return f"max(0, (capacity - {width.at(MUL)}) // {stride.at(POWER)} + 1)"

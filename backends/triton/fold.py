@@ -262,14 +262,15 @@ def _of_few(
 def _in_slots(scope: Scope, node: Node, fold: Found) -> bool:
     """Whether sequences of different lengths have a kernel of a fold: that of torch for plain
     softmax would be given a mask, and read what is behind their ends. Where only the latest tokens
-    are kept, in turn, or there is a form for few readers, PyTorch does it."""
+    are kept, in turn, blocks of them, or there is a form for few readers, PyTorch does it."""
     if not isinstance(fold, WeightedSum) or node.op.decode is not None:
         return False
     memory = scope.memory
     fields = [memory.field("seen", operand) for operand in node.operands] if memory else []
     ring = any(field is not None and field.count is not None for field in fields)
     sure = all(reach is None or reach.inside or reach.met for _, reach in reaches(node.op))
-    return not ring and sure and by_slots(fold)
+    of_tokens = node.op.source == node.op.reader.name
+    return of_tokens and not ring and sure and by_slots(fold)
 
 
 CONSTANT = (ir.Constant, ir.Position, ir.Delta, ir.Elementwise)
