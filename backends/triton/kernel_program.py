@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -92,9 +93,9 @@ def launch_kernel_program(
     sizes, constants = _sizes(function, made, launch), _constants(function, made)
     known = mentioned(lowered.program)
     counts = [sizes[each.name]() for each in lowered.program.sizes if each.name in known]
-    opening, items, closing = options
-    for programs, fixed, limit in _launches(function, made, launch.batch):
+    with _launched(function, made, launch.batch) as (programs, fixed, limit):
         constants |= fixed
+        opening, items, closing = options
         write_launch(
             function.body.writer, title, programs, tensors, counts,
             [f"{n}={constants[n]}" for n in lowered.program.constants if n in known],
@@ -102,20 +103,23 @@ def launch_kernel_program(
         )  # fmt: skip
 
 
-def _launches(
+@contextmanager
+def _launched(
     function: KernelFunction, made: KernelProgram, batch: str
 ) -> Iterator[tuple[str, dict[str, str], list[str]]]:
-    """The launches of a program: how many programs each has, constants, and what limits it."""
+    """How often a program is launched: how many programs there are, constants, and what limits
+    registers. What is launched twice looks at a run of chunks the second time."""
     programs = function.programs(made, batch)
     if not is_launched_twice(made.lowered.program):
         few = FOUR_PROGRAMS if sums_gates(made.kernel) else None
         few = THREE_PROGRAMS if solves(made.kernel) else few
         yield programs, {}, [f"registers={few}"] if few else []
         return
-    yield programs, {"AGAIN": "0", "RUN": "1"}, [f"registers={THREE_PROGRAMS}"]
-    run = function.body.names.fresh("run")
-    function.body.writer.line(f"{run} = chunks_of_run({programs})")
-    yield function.programs(made, batch, run), {"AGAIN": "1", "RUN": run}, []
+    again, run = (function.body.names.fresh(name) for name in ("again", "run"))
+    turns = f"((0, 1), (1, chunks_of_run({programs})))"
+    with function.body.writer.block(f"for {again}, {run} in {turns}:"):
+        limit = [f"registers=0 if {again} else {THREE_PROGRAMS}"]
+        yield function.programs(made, batch, run), {"AGAIN": again, "RUN": run}, limit
 
 
 def sums_gates(kernel: Kernel) -> bool:
