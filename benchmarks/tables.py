@@ -117,7 +117,8 @@ def chosen(data: Data) -> Lines:
     yield row(("---", "---:", "---:", "---:"))
     for each in data["rows"]:
         times = (short(each["forward_ms"]), short(each["both_ms"]), f"{each['MiB']:,.0f}")
-        yield row((CHOSEN.get(each["what"], each["what"]), *times))
+        what: str = each["what"]
+        yield row((CHOSEN.get(what, what), *times))
 
 
 def cached(data: Data) -> Lines:
