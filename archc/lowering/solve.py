@@ -67,16 +67,23 @@ def inverse(
     given = Triangle(k, A.ordered(row, col), row, col)
     made = _inverse(given, operand, precision)
     if operand != "f32":
-        every = Dim("every", given.length**2)  # sums of sums make Triton 3.6 fail for sm_100
-        outside = k.where(k.apply("abs", made) < LARGEST, 0, 1).shaped(every).sum("every") > 0
-        outside = outside if operand == "f16" else outside & k.chosen(operand, "f16")
-        outside = outside.named("outside", f"beyond {LARGEST:.0f} squares have no room in f16")
+        outside = grown(k, made, operand)
         with k.branch(outside) as beyond:
             beyond.give(_inverse(given, "f32", "tf32"))
         with k.otherwise(beyond) as within:
             within.give(made)
         (made,) = beyond.results
     return made.named("inverse", "(I - A)^-1")
+
+
+def grown(k: Composer, made: Tile, operand: str) -> Tile:
+    """Whether an inverse has entries whose squares have no room in float16, where that is what
+    operands are in. It is one sum: on a sum of sums Triton 3.6 fails for sm_100."""
+    row, col = made.dims
+    every = Dim("every", row.length * col.length)
+    found = k.where(k.apply("abs", made) < LARGEST, 0, 1).shaped(every).sum("every") > 0
+    found = found if operand == "f16" else found & k.chosen(operand, "f16")
+    return found.named("outside", f"beyond {LARGEST:.0f} squares have no room in f16")
 
 
 def _inverse(t: Triangle, operand: str, precision: str) -> Tile:

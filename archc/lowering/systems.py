@@ -14,12 +14,10 @@ from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
 from archc.ir.typing import layer_graph
 from archc.lowering import scans
+from archc.lowering.solve import grown
 from archc.lowering.values import Frame, Made, Padded, Place, Refusal, Values
 from archc.tile.compose import size
 from archc.tile.handle import Tile
-
-LARGEST = 1024.0
-"""The largest entry of an inverse that float16 has room for when it is multiplied once more."""
 
 QUERY = "p"
 """The name of the vector that a system's body multiplies by the matrix."""
@@ -47,10 +45,7 @@ def unit_lower_inverse(v: Values, A: Tile, row: str, col: str, levels: sympy.Exp
     made = _doubled(v, A, row, col, levels, numbers.solve, numbers.precision)
     if numbers.solve == "f32":
         return made
-    outside = k.where(k.apply("abs", made) < LARGEST, 0.0, 1.0).max(col).max(row) > 0.0
-    outside = outside & k.chosen(numbers.solve, "f16")
-    outside = outside.named("outside", f"beyond {LARGEST:.0f} squares have no room in f16")
-    with k.branch(outside) as beyond:
+    with k.branch(grown(k, made, numbers.solve)) as beyond:
         beyond.give(_doubled(v, A, row, col, levels, "f32", "tf32", again=True))
     with k.otherwise(beyond) as within:
         within.give(made)

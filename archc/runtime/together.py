@@ -40,19 +40,26 @@ def code_that_fits(
 ) -> Any:
     """The machine code of a kernel. It loads fewer chunks ahead than the options say where what the
     compiler needs beside them leaves no room in shared memory: only its code tells how much that
-    is. With none ahead it is as it is: loading it raises OutOfResources. Fewer registers than a
-    thread may have are kept to where no more than SPILLED numbers have no room in them."""
+    is; and none where the compiler fails, as Triton 3.6 does for sm_100 on some loops. With none
+    ahead it is as it is: loading it raises OutOfResources. Fewer registers than a thread may have
+    are kept to where no more than SPILLED numbers have no room in them."""
     active = triton.runtime.driver.active
     room = active.utils.get_device_properties(active.get_current_device())["max_shared_mem"]
     while True:
         known = staged(fixed, options)
-        made = kernel.warmup(*given, *counts, grid=(programs,), **known, **options)
+        stages = options.get("num_stages", 1)
+        try:
+            made = kernel.warmup(*given, *counts, grid=(programs,), **known, **options)
+        except RuntimeError:
+            if stages == 1:
+                raise
+            options = {**options, "num_stages": 1}
+            continue
         if "maxnreg" in options:
             made[programs, 1, 1]  # it is loaded, which tells what is spilled
             if made.n_spills > SPILLED:
                 options = {name: n for name, n in options.items() if name != "maxnreg"}
                 continue
-        stages = options.get("num_stages", 1)
         if made.metadata.shared <= room or stages == 1:
             return made
         options = {**options, "num_stages": stages - 1}

@@ -198,12 +198,21 @@ def machine_code(launch: Launch, capability: int = 90) -> MachineCode:
     source = ASTSource(launch.kernel, launch.signature, constants, aligned)
     target = GPUTarget("cuda", capability, 32)
     begun = time.perf_counter()
-    made = triton.compile(source, target=target, options=dict(launch.options))
     stages = launch.options.get("num_stages", 1)
-    if made.metadata.shared > ROOM[capability] and stages > 1:  # as a file does at a launch
-        options = {**launch.options, "num_stages": stages - 1}
+
+    def with_stages(count: int) -> MachineCode:  # as `code_that_fits` does at a launch
+        options = {**launch.options, "num_stages": count}
         given = staged(dict(launch.given), options)
         return machine_code(replace(launch, given=given, options=options), capability)
+
+    try:
+        made = triton.compile(source, target=target, options=dict(launch.options))
+    except RuntimeError:
+        if stages == 1:
+            raise
+        return with_stages(1)
+    if made.metadata.shared > ROOM[capability] and stages > 1:
+        return with_stages(stages - 1)
     seconds = time.perf_counter() - begun
     usage = resources(made.asm["cubin"])
     return MachineCode(

@@ -185,6 +185,27 @@ def test_as_many_chunks_ahead_as_there_is_room_for(driver: Driver) -> None:
 
 
 @dataclass
+class Fails:
+    """In place of a kernel: its compiler fails on loops of several stages, or on all."""
+
+    most: int
+
+    def warmup(self, *given: Any, num_stages: int, **named: Any) -> Any:
+        """Compiled, unless a pass fails."""
+        if num_stages > self.most:
+            raise RuntimeError("PassManager::run failed")
+        return SimpleNamespace(metadata=SimpleNamespace(shared=num_stages))
+
+
+def test_none_ahead_where_the_compiler_fails(driver: Driver) -> None:
+    """An error with one stage is an error."""
+    made = compiled.code_that_fits(Fails(1), 5, [], [], {}, {"num_stages": 3})
+    assert made.metadata.shared == 1
+    with pytest.raises(RuntimeError, match="PassManager"):
+        compiled.code_that_fits(Fails(0), 5, [], [], {}, {"num_stages": 3})
+
+
+@dataclass
 class Crowded:
     """In place of a kernel: some numbers of a thread are spilled if its registers are limited."""
 
