@@ -108,6 +108,7 @@ def _weighted(fold: WeightedSum) -> str:
         return "the weights alone, as the log of their sum"
     text = f"{fold.values} of each `{fold.read.name}`" if fold.values else "the weights alone"
     text += f"; {fold.sink} enters the total alone" if fold.sink else ""
+    text += f"; a weight is 0 with probability {fold.dropout} in training" if fold.dropout else ""
     return text if fold.total is None else f"{text}; the log of the sum of weights is given too"
 
 
@@ -130,6 +131,9 @@ def equations(fold: WeightedSum) -> list[str]:
         where.append(f"{read} in what {reader} has chosen")
     alone = f", {fold.sink} in the total alone" if fold.sink else ""
     weight = f"softmax[{read}](score{alone})" if fold.softmax else "score"
+    if fold.dropout is not None:
+        found.append(f"kept = 0 with probability {fold.dropout}, else 1 / (1 - {fold.dropout})")
+        weight = f"{weight} * kept"
     summed = f"{weight} * {fold.values}" if fold.values else weight
     dim = fold.source(fold.values).dim if fold.values else None
     made = " ".join([batch, reader, *heads, *([dim.name] if dim is not None else [])])
@@ -146,6 +150,8 @@ def slopes(fold: WeightedSum, roles: Collection[str]) -> list[str]:
     assert fold.slopes is not None
     dim = fold.source(fold.values).dim if fold.values else None
     arriving = f"sum[{dim.name}](d.o * {fold.values})" if dim is not None else "d.o"
+    kept = " * kept" * (fold.dropout is not None)
+    arriving += kept
     if fold.alone:
         found = ["d.score = exp(score - lse) * -delta, delta = -d.lse"]
     elif fold.softmax:
@@ -165,7 +171,7 @@ def slopes(fold: WeightedSum, roles: Collection[str]) -> list[str]:
         if own in fold.learned and cotangent(dot.name) in fold.slopes.outputs:
             sums.setdefault(own, []).append(f"{cotangent(dot.name)} * {other}")
     if "read" in roles and fold.values in fold.learned:
-        weight = "exp(score - lse)" if fold.softmax else "score"
+        weight = ("exp(score - lse)" if fold.softmax else "score") + kept
         sums.setdefault(fold.values or "", []).append(f"{weight} * d.o")
     return found + [f"d.{own} = sum[{along}]({' + '.join(of)})" for own, of in sums.items()]
 

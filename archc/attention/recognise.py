@@ -14,6 +14,7 @@ import sympy
 
 from archc.attention.between import Between, Rank, Through, by_spans, through
 from archc.attention.bounds import always, bound, conjuncts, of_distance, ranges, up_to_the_reader
+from archc.attention.dropped import IN_PART, NOT_THERE, before_noise, noise_in, undropped
 from archc.attention.grouped import grouped
 from archc.attention.reach import reach_of
 from archc.attention.row_heads import not_by_choice
@@ -73,7 +74,7 @@ def _has_total(body: Graph, fold: Found, seen: tuple[int, ...]) -> bool:
     if not isinstance(fold, WeightedSum) or not fold.softmax or fold.total is not None:
         return False
     weights = [body[o] for o in body[fold.node].operands if isinstance(body[o].op, ir.Softmax)]
-    plain = fold.sink is None and fold.choice is None
+    plain = fold.sink is None and fold.choice is None and fold.dropout is None
     return plain and weights[0].operands == (seen[1], seen[0])
 
 
@@ -124,6 +125,7 @@ class Reading:
 
     def fold(self, slopes: Slopes) -> Found:
         weights, values = self._operands()
+        weights, dropout = undropped(self.body, self.node, weights)
         total = self.node.id if self._is_total() else None
         softmax = isinstance(weights.op, ir.Softmax) or total is not None
         self.heads = tuple(axis for axis in weights.type.axes if axis.kind == "dim")
@@ -132,8 +134,10 @@ class Reading:
         others = {a.name for a in weights.type.axes if a.kind == "stream"}
         if others != {self.reader.name, self.read.name}:
             raise self.refuse("its weights have further positions", weights)
-        self._refuse_noise(weights)
         score, mask = self._score(weights)
+        score = score if dropout is None else before_noise(self.body, score)[0]
+        if (noise := noise_in(self.body, score)) is not None:
+            raise self.refuse(IN_PART, noise)
         visible = [] if mask is None else self._mask(mask)
         self.pairs_axes = weights.type.axes
         self.graph.outputs["score"] = self.formula(score)
@@ -151,8 +155,10 @@ class Reading:
             self.node.id, self.reader, self.read, self.heads, tuple(self.sources.values()),
             tuple(self.dots), self.graph, tuple(self.bounds), softmax, summed, sink,
             tuple(self.lookups), self.choice, span=self.node.span or weights.span, total=total,
-            ranges=ranges(self.body, visible, self.reader.name, self.read.name),
+            ranges=ranges(self.body, visible, self.reader.name, self.read.name), dropout=dropout,
         )  # fmt: skip
+        if dropout is not None and (self.choice or self.between):
+            raise self.refuse(NOT_THERE, self.node)
         if self.choice is not None and (reason := not_by_choice(found)):
             raise self.refuse(reason, self.node)
         return _learned(found, slopes) if self.between is None else self._tree(found, slopes)
@@ -183,12 +189,6 @@ class Reading:
         """Drop products that the formula does not read."""
         read = {node.op.name for node in self.graph if isinstance(node.op, ir.Input)}
         self.dots = [dot for dot in self.dots if dot.name in read]
-
-    def _refuse_noise(self, weights: Node) -> None:
-        """Refuse weights of which some are dropped."""
-        for node in map(self.body.__getitem__, self.body.ancestors(weights.id)):
-            if isinstance(node.op, ir.Noise):
-                raise self.refuse("weights are dropped at random", node)
 
     def _operands(self) -> tuple[Node, Node | None]:
         """The weights of a sum, and what is weighted."""

@@ -18,7 +18,8 @@ from archc.ir.graph import Graph, Type
 from archc.ir.value_names import cotangent, primal
 from archc.source import Span
 
-RESERVED = ("o", "lse", "d_o", "d_lse", "delta", "b", "t", "s", "m", "total", "acc", "p", "borders")
+RESERVED = ("o", "lse", "d_o", "d_lse", "delta", "b", "t", "s", "m", "total", "acc", "p", "borders",
+            "seed")  # fmt: skip
 """Names of values in kernels that no source can have."""
 
 
@@ -124,6 +125,7 @@ class WeightedSum:
     have first positions of their own, which kernels of few readers load; `paged`: what is read of
     a sequence lies in pages, which a table names. `span`: where the spec says it.
     `moved`: the vectors of a tree of spans whose gradients are [B, heads ..., T, K].
+    `dropout`: the probability with which training sets a weight to 0, behind a softmax's total.
     `ranges`: bounds of which, beside the others, one tuple or another holds, as "visible" says."""
 
     node: int
@@ -148,6 +150,7 @@ class WeightedSum:
     paged: bool = False
     span: Span | None = None
     total: int | None = None
+    dropout: sympy.Expr | None = None
 
     @property
     def alone(self) -> bool:

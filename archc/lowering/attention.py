@@ -41,6 +41,7 @@ def numbers_of(fold: WeightedSum) -> dict[sympy.Expr, sympy.Symbol]:
     nodes = [n for graph in graphs for n in graph if isinstance(n.op, ir.Constant)]
     whole = {node.op.value: node.type.dtype == "int" for node in nodes}
     whole |= {b.offset: True for own in (fold.bounds, *fold.ranges) for b in own}
+    whole |= {} if fold.dropout is None else {fold.dropout: False}
     whole |= {share: True for source in fold.sources for _, _, share in source.shares}
     if fold.choice is not None:
         whole |= dict.fromkeys((fold.choice.size, *(n for _, _, n in fold.choice.heads)), True)
@@ -60,10 +61,12 @@ def clean(name: str) -> str:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Some tokens of a sequence: their places in it, and where they lie in memory."""
+    """Some tokens of a sequence: their places in it, and where they lie in memory; of a block also
+    the place of its first one."""
 
     place: Tile
     at: Tile
+    first: Tile | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ class Sweep:
         self.room = self.in_memory()
         self.buffers = {source.name: self._source(source) for source in fold.sources}
         self.table = self._table() if fold.packed else None
+        self.seed = None if fold.dropout is None else k.buffer("seed", "i64", optional=True)
         self.base: Tile | None = None
         self.ahead: Tile | None = None
         self.turned = False  # whether what is summed stands with the dim of values first
@@ -255,8 +259,8 @@ class Sweep:
         own, begin = self.k.iota(letter, self.BLOCK[role]), self.begin_of(role)
         place = (first + own).named(letter)
         if begin is None:
-            return Tokens(place, place)
-        return Tokens(place, (begin + first).named(f"{letter}_begin") + own)
+            return Tokens(place, place, first)
+        return Tokens(place, (begin + first).named(f"{letter}_begin") + own, first)
 
     def begin_of(self, role: str) -> Tile | None:
         """Where tokens of a kind begin in memory; None if at 0."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens
+from archc.lowering.attention_dropout import kept
 from archc.lowering.formula import tile
 from archc.tile.compose import Tile
 from archc.tile.language import Buffer, Program
@@ -54,7 +55,8 @@ def summed(
         seen = w.visible(s, formula, masked)
         weighted = tile(other[values.name]) if values else None
         if fold.softmax:
-            return _softmax(w, score, weighted, seen, before)
+            return _softmax(w, score, weighted, seen, s, before)
+        (score,) = kept(w, [score], s)
         return [_sum(w, score if seen is None else k.where(seen, score, 0.0), weighted, before[-1])]
 
     return w.walk(carried, turn)
@@ -71,8 +73,9 @@ def _begin(w: Sweep, sink: Tile | None, first: Tile | None) -> tuple[Tile, Tile]
 
 
 def _softmax(
-    w: Sweep, score: Tile, values: Tile | None, seen: Tile | None, before: tuple[Tile, ...]
-) -> Sequence[Tile]:
+    w: Sweep, score: Tile, values: Tile | None, seen: Tile | None, s: Tokens,
+    before: tuple[Tile, ...],
+) -> Sequence[Tile]:  # fmt: skip
     """The largest score so far, the sum of weights, and the sum of weighted values, with a block of
     tokens more."""
     k, (m, total, *acc) = w.k, before
@@ -83,7 +86,8 @@ def _softmax(
     least = k.where(m_next.equals(NEVER), 0.0, m_next).named("least", "0 where nothing is read yet")
     p = k.apply("exp2", score * LOG2E - least * LOG2E).named("p", "exp(score - m)")
     decay = k.apply("exp2", (m - least) * LOG2E).named("decay")
-    more = [_sum(w, p, values, each * decay) for each in acc]
+    (left,) = kept(w, [p], s)
+    more = [_sum(w, left, values, each * decay) for each in acc]
     return m_next, total * decay + p.sum("s"), *more
 
 

@@ -19,6 +19,7 @@ from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens, clean
+from archc.lowering.attention_dropout import kept
 from archc.lowering.formula import Formula, Known, tile
 from archc.tile.compose import Tile, ceil_div
 from archc.tile.language import Buffer, Dim, Program
@@ -125,7 +126,7 @@ class Gradient(Sweep):
         if fold.softmax:
             p = k.apply("exp2", score * LOG2E - readers["lse"] * LOG2E).named("p")
         p = p if seen is None else k.where(seen, p, 0.0)
-        d_s = self._at_scores(p, other, readers)
+        p, d_s = self._at_scores(p, walked, other, readers)
         d_s = d_s if seen is None or fold.softmax else k.where(seen, d_s, 0.0)
         slopes = self.formula(self.slopes, {**inputs, cotangent("score"): d_s.named("d_s")}, walked)
         made = {name: slopes.value(id) for name, id in self.slopes.outputs.items()}
@@ -143,12 +144,16 @@ class Gradient(Sweep):
             for op in inner
         )
 
-    def _at_scores(self, p: Tile, other: dict[str, Known], readers: dict[str, Tile]) -> Tile:
-        """The cotangent of each score: P (dP - delta) of a softmax, dP without."""
+    def _at_scores(
+        self, p: Tile, walked: Tokens, other: dict[str, Known], readers: dict[str, Tile]
+    ) -> tuple[Tile, Tile]:
+        """The weights that are left of P, and the cotangent of each score: P (dP - delta) of a
+        softmax, dP without."""
         if self.fold.alone:
-            return p * (0.0 - readers["delta"])
+            return p, p * (0.0 - readers["delta"])
         d_p = self._arriving(other, readers).over(self.rows, self.columns).named("d_p")
-        return p * (d_p - readers["delta"]) if self.fold.softmax else d_p
+        left, d_p = kept(self, [p, d_p], walked)
+        return left, p * (d_p - readers["delta"]) if self.fold.softmax else d_p
 
     def _arriving(self, other: dict[str, Known], readers: dict[str, Tile]) -> Tile:
         """dP: what arrives at each weight."""

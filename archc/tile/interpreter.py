@@ -512,6 +512,8 @@ def _for(m: Interpreter, s: lang.Statement) -> None:
     first, last = int(start.min()), int(stop.max())
     for turn in range(first, last):
         m.active = outer & (start <= turn) & (turn < stop)
+        if not m.active.any():
+            continue
         m.values[index] = torch.tensor([turn], dtype=torch.int32)
         m.block(body)
         made = [m[value] for value in body.yields]

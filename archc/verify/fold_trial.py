@@ -134,7 +134,9 @@ class FoldTrial:
         assert not verify(program), [*map(str, verify(program))]
         table, count = self.programs(program)
         sizes = {**self.sizes, **count}
-        missing = {} if table else {f"{OF_BUFFER}{BORDERS}": MISSING}
+        unused = [] if table else [BORDERS]
+        unused += [] if "seed" in given else ["seed"]
+        missing = {f"{OF_BUFFER}{name}": MISSING for name in unused}
         wrong = verify_launch(program, {**sizes, **self.constants, **missing})
         assert not wrong, [*map(str, wrong)]
         buffers = self.buffers(program, {**given, **table})

@@ -104,9 +104,10 @@ class FoldFunction(AttendFunction):
             return BetweenOp(file, fold, title)
         fold = replace(fold, packed=self.packed)
         if file.slots:
-            return SlotOp(file, replace(fold, paged=bool(self.table)), title)
+            return SlotOp(file, replace(fold, paged=bool(self.table), dropout=None), title)
         if fold.choice is not None:
             return ChoiceOp(file, fold, title)
+        fold = fold if self.many else replace(fold, dropout=None)
         return FoldOp(file, fold, title, self.op.decode is None, self.many)
 
     def _test(self) -> str:
@@ -128,6 +129,8 @@ class FoldFunction(AttendFunction):
         fits += rows_suffice(scope, self.op)
         if not self.many:
             alone = [f"{scope.cu_seqlens} is None"] if scope.cu_seqlens else []
+            dropped = any(fold.dropout is not None for fold in self.folds)
+            alone += [f"not {scope.ask(scope.training)}"] if dropped else []
             return " and ".join([*alone, *fits, f"by_few_folds({readers}, {entering})"])
         tests, learns = [f"by_folds({entering})", *fits], f"needs_gradient({entering})"
         if scope.file.slots:
@@ -357,6 +360,9 @@ def _summed(scope: Scope, node: Node, op: FoldOp, most: sympy.Expr | None, table
         for number, symbol in known.values()
     ]
     borders = [scope.cu_seqlens] * fold.packed + [table] * fold.paged
+    if fold.dropout is not None:
+        drawn = scope.ask(scope.training), scope.number(fold.dropout), given[0]
+        borders.append(call("dropout_seed", *drawn))
     if fold.choice is not None:
         place = fold.choice.source.type.names.index(fold.choice.blocks.name)
         if scope.value(fold.choice.source.node).kind != PLACES:

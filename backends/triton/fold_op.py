@@ -24,7 +24,7 @@ LOCALS = (
     "B", "S", "data", "shared", "o", "lse", "d_o", "d_lse", "delta", "output", "inputs", "given",
     "made", "rows", "columns", "parts", "options", "tokens", "pos", "start", "cu_seqlens",
     "borders", "blocks", "most", "listed", "count", "order", "begins", "entry", "step", "first",
-    "readers", "own_pos", "table", "part",
+    "readers", "own_pos", "table", "part", "seed",
 )  # fmt: skip
 FEW = 16
 """Fewer readers than these share a program with heads."""
@@ -54,6 +54,7 @@ class FoldOp:
         self.values = fold.source(fold.values) if fold.values else None
         self.vectors = [s for s in fold.sources if s.dim is not None]
         self.borders = ["cu_seqlens"] * fold.packed + ["table"] * fold.paged
+        self.seed = ["seed"] * (fold.dropout is not None)
 
     def _axes(self, fold: WeightedSum) -> list[str]:
         found = [head.name for head in fold.heads]
@@ -63,7 +64,7 @@ class FoldOp:
     def parameters(self) -> list[str]:
         """The arguments of the op, in order."""
         numbers = ["tokens", "pos", "start", *self.numbers.values()]
-        return [*self.arguments.values(), *self.borders, *numbers]
+        return [*self.arguments.values(), *self.borders, *self.seed, *numbers]
 
     @property
     def results(self) -> list[str]:
@@ -188,7 +189,9 @@ class FoldOp:
         return forward
 
     def _program(self, make: Make, suffix: str) -> Program:
-        return make(self.fold, f"{self.title}{suffix}_kernel")
+        few = make in (by_parts, turned, joined)  # nothing is dropped by kernels of few readers
+        fold = replace(self.fold, dropout=None) if few else self.fold
+        return make(fold, f"{self.title}{suffix}_kernel")
 
     def _forward(self) -> None:
         program, writer = self._program(forward, ""), Writer()
@@ -203,7 +206,7 @@ class FoldOp:
         if not self.many:
             self._by_parts(writer, sizes)
         elif self.few:
-            alone = " and cu_seqlens is None" if self.borders else ""
+            alone = "".join(f" and {name} is None" for name in (*self.borders, *self.seed))
             with writer.block(f"if tokens < {FEW}{alone}:"):
                 self._by_parts(writer, sizes)
                 writer.line(f"return {', '.join(self.results)}")
@@ -255,7 +258,7 @@ class FoldOp:
 
     def _made(self, program: Program) -> list[Buffer]:
         """The results of a program."""
-        read = {*self.arguments, BORDERS}
+        read = {*self.arguments, *self.seed, BORDERS}
         return [buffer for buffer in program.buffers if buffer.name not in read]
 
     def _fake(self) -> None:
@@ -411,7 +414,7 @@ class FoldOp:
         """The lines that make an op; `before`: its arguments in front of those of all."""
         name = f"{self.title}{suffix}"
         tensors = [*self.arguments.values()]
-        tensors += [f"Tensor? {name}" for name in self.borders]
+        tensors += [f"Tensor? {name}" for name in (*self.borders, *self.seed)]
         numbers = [
             f"{'SymInt' if symbol in self.wholes else 'float'} {argument}"
             for symbol, argument in self.numbers.items()

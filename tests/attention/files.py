@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from archc.runtime.layers import top_of
 from archc.runtime.listings import largest_places, listed_along
 from archc.runtime.packed import one_by_one
 from archc.runtime.paged import PAGE, Pages
+from archc.runtime.philox import factor_of_seed
 
 Shapes = dict[str, tuple[int, ...]]
 SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
@@ -58,10 +60,15 @@ SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
     "near, few": ({"q": (2, 3, 4, 20), "k": (2, 200, 2, 20), "v": (2, 200, 2, 24)}, {}),
     "near, packed": (dict.fromkeys("qkv", (1, 40, 2, 20)), {}),
     "fox, packed": ({**dict.fromkeys("qkv", (1, 40, 2, 20)), "f": (1, 40, 2)}, {}),
+    "dropped": (
+        {"q": (2, 70, 4, 20), "k": (2, 81, 2, 20), "v": (2, 81, 2, 24)},
+        {"p": 0.3, "training": True},
+    ),
     "biased, packed": ({**dict.fromkeys("qkv", (1, 40, 2, 20)), "b": (40, 2)}, {}),
 }  # fmt: skip
 """What the function of an attend is given: shapes of tensors, and further numbers."""
 
+SEED = torch.tensor(2**41 + 5)
 BORDERS = [0, 0, 1, 4, 37, 40]
 """Of packed sequences."""
 
@@ -105,7 +112,16 @@ NEAR = """layer Near(H, G, K, V):
         o = softmax(-far / K) @ v[s] + (1 / (1 + far)) @ v[s]
     output o
 """
-TEXTS = {"biased": BIASED, "near": NEAR, "combined": COMBINED, "totals": TOTALS, "total": TOTAL}
+DROPPED = """layer Dropped(H, G, K, V, p):
+    input q[H, K], k[G, K], v[G, V]
+    attend s <= t over H grouped G:
+        o = dropout(softmax(softcap(q[t].T @ k[s] / sqrt(K), 3)), p) @ v[s]
+    output o
+"""
+TEXTS = {
+    "biased": BIASED, "near": NEAR, "combined": COMBINED, "totals": TOTALS, "total": TOTAL,
+    "dropped": DROPPED,
+}  # fmt: skip
 
 
 def of_tokens(run: Callable[..., Tensor], shared: list[Tensor], *tokens: Tensor) -> Tensor:
@@ -122,6 +138,9 @@ def compared(spec: str) -> dict[str, float]:
     packed = way == "packed"
     if way == "few":
         module.processors_of = lambda device: 4  # parts for it
+    if title == "dropped":
+        module.dropout_seed = lambda *given: SEED
+        module.F = SimpleNamespace(dropout=by_seed)
     name = f"{snake(layer.name)}_memory"
     pos = 0 if packed else shapes["k"][1] - shapes["q"][1] + SEEN
     borders = torch.tensor(BORDERS)
@@ -138,6 +157,11 @@ def compared(spec: str) -> dict[str, float]:
         runs[1] = partial(each_alone, runs[1], own, borders)
     learned = [title != "alibi" or x.dim() > 1 for x in drawn]
     return apart([*shapes], runs, drawn, learned)
+
+
+def by_seed(x: Tensor, p: float, training: bool) -> Tensor:
+    """A dropout of weights [B, heads, ..., T, S] with the factors of a seed."""
+    return x * factor_of_seed(SEED, x.shape, p, x) if training else x
 
 
 def each_alone(run: Callable[..., Tensor], own: int, borders: Tensor, *given: Tensor) -> Tensor:

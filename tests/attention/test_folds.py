@@ -151,7 +151,7 @@ def test_blocks_out_of_the_window_are_not_read():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (spec(read="dropout(softmax({}), 0.1) @ v[s]"), "dropped at random"),
+        (spec(read="softmax(dropout({}, 0.1)) @ v[s]"), "a part of its weights is dropped"),
         (spec("sum[K](tanh(q[t] + k[s]))"), "a number for each channel"),
         (
             spec(f"{PLAIN} + sum[M](relu((t - s) * a + b) * c)", params="a, b[M]; c[M, H]",
