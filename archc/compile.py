@@ -62,6 +62,7 @@ from archc.schedule.partition import partition
 from archc.schedule.plain_factors import with_plain_factors
 from archc.schedule.prologue import prologues
 from archc.schedule.quotients import quotients_again
+from archc.schedule.rises import without_rises
 from archc.schedule.row_scales import with_plain_rows
 from archc.schedule.segments import segments
 from archc.schedule.state_products import with_state_products
@@ -205,7 +206,7 @@ def with_gradient(graph: Graph) -> ChunkForm | None:
 
 def prepared(graph: Graph, heads: Collection[str]) -> Graph:
     """A chunked form as kernels do it best."""
-    graph = with_sums_of_rows(without_outer_sums(graph, heads), heads)
+    graph = with_sums_of_rows(without_outer_sums(without_rises(graph), heads), heads)
     graph = with_joint_pairs(with_sums(with_sums_of_blocks(graph, heads), heads))
     graph = with_plain_rows(with_plain_factors(graph, heads), heads)
     return with_state_products(graph)

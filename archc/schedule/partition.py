@@ -23,7 +23,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node
-from archc.ir.kernel import Buffer, Kernel, Kernels
+from archc.ir.kernel import Buffer, Kernel, Kernels, made_here
 from archc.ir.roles import OUTPUT, PREPARE, SCAN, SCORES, SOLVE, SYSTEM, held
 from archc.ir.value_names import is_saved, unsaved
 from archc.schedule.axes import counts_chunks, own_dims, reduction_dims, scans_numbers
@@ -87,11 +87,31 @@ class _Partition:
         for level in range(self.levels.count):
             walk = kind_of(level) not in WHY
             made += self._recurrences(level) if walk else self._between(level)
+        unread = {*self.kept.ids} - self._read(made)
+        if unread:
+            self.kept.ids = [id for id in self.kept.ids if id not in unread]
+            self.names, self.titles = self._names(), {}
+            return self.kernels()
         buffers = [
             Buffer(self.names[id], self.graph[id].type, self.kept.widths.of(id))
             for id in self.kept.ids
         ]  # fmt: skip
         return Kernels(self.graph, tuple(made), tuple(buffers), self.levels.fallback)
+
+    def _read(self, made: Iterable[Kernel]) -> set[int]:
+        """What somebody reads of what is kept: kernels, PyTorch, or who asks for the outputs. A
+        reader may have found the same under another name since it asked."""
+        read = {*self.graph.outputs.values(), *self.levels.ends}
+        for kernel in made:
+            nodes = made_here(kernel)
+            nodes += [] if kernel.walk is None else [self.graph[kernel.walk]]
+            read |= {o for node in nodes for o in node.operands} - {*kernel.stores.values()}
+        stack, seen = [*self.levels.fallback], set[int]()
+        while stack:
+            operands = {*self.graph[stack.pop()].operands} - seen
+            seen |= operands
+            stack += operands - {*self.kept.ids}
+        return read | seen
 
     def _title(self, word: str) -> str:
         """`chunk_output`, `chunk_output_2`: kernels are numbered where a kind has several."""

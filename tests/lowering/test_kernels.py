@@ -56,6 +56,21 @@ def test_every_kernel_stores_what_its_graph_means(spec: str, fused: bool, tokens
     assert made
 
 
+def test_what_a_kernel_stores_is_read() -> None:
+    """The gradient of a solve was stored under two names of its dim, and read under one."""
+    for found in plans("mesa", fused=False):
+        made = {kernel.name: low for kernel, low in lowered_kernels(found)}
+        graph = found.plan.graph
+        read = {*graph.outputs.values()}
+        read |= {operand for id in found.plan.fallback for operand in graph[id].operands}
+        for kernel in found.plan.kernels:
+            low = made[kernel.name]
+            assert isinstance(low, Lowered)
+            own = {*kernel.stores, *kernel.ends.values()}
+            read |= {low.nodes[title] for title, name in low.names.items() if name not in own}
+        assert {id for kernel in found.plan.kernels for id in kernel.stores.values()} <= read
+
+
 @pytest.mark.parametrize("operand", ["f16", "bf16"])
 def test_systems_are_solved_with_operands_of_16_bits(operand: str) -> None:
     """A residual becomes much shorter than the smallest number of float16."""
