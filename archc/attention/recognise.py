@@ -148,7 +148,7 @@ class Reading:
         if isinstance(weights.op, ir.Softmax) and len(weights.operands) > 2:
             sink = self.source(self.body[weights.operands[2]]).name
         self.graph.prune()
-        self._forget_unread()
+        self.forget_unread()
         if all(source.dim is None for source in self.sources.values()):
             raise self.refuse("no vector of a token is in it", self.node)
         found = WeightedSum(
@@ -185,7 +185,7 @@ class Reading:
             self.graph.outputs["visible"] = self._all([self.formula(each) for each in visible])
         return self.formula(score)
 
-    def _forget_unread(self) -> None:
+    def forget_unread(self) -> None:
         """Drop products that the formula does not read."""
         read = {node.op.name for node in self.graph if isinstance(node.op, ir.Input)}
         self.dots = [dot for dot in self.dots if dot.name in read]

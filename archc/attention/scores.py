@@ -1,6 +1,7 @@
-"""Layer IR -> scores: a number of each pair that is a sum over heads, as kernels make it.
+"""Layer IR -> scores: a number of each pair, or the sum of them over heads, as kernels make it.
 
     I[t, s] = sum over h of f(t, s, h)        p[t, s, g] = sum over the h of a group g of f(t, s, h)
+    I[t, s, h] = f(t, s, h)
 
 where f is a formula of pairs as in a weighted sum, such as w[t, h] relu(q[t, h] . k[s]), or a
 softmax of one along the tokens read. In memory are the sums alone, and not a number for each pair
@@ -25,7 +26,8 @@ from archc.ir.graph import Node
 class Scores:
     """A sum over heads: `fold` has the formula and what enters, its `node` the sum. Its weights are
     what is summed, those of a softmax too. `over` is the axis of heads that is summed over, all of
-    it, or `share` heads at a time, of which each is a place of `groups`. `masked`: what the bounds
+    it, or `share` heads at a time, of which each is a place of `groups`; empty where each head has
+    a number of its own. `masked`: what the bounds
     of the fold rule out is -inf; its node is that then."""
 
     fold: WeightedSum
@@ -36,12 +38,28 @@ class Scores:
 
 
 def scores_of(attend: ir.Attend) -> Scores | None:
-    """The sum over heads that choices are made of, the last one; None where kernels make none."""
+    """The sum over heads that choices are made of, the last one, or a number of each head; None
+    where kernels make none."""
     found = None
     for node in attend.body:
         if {"batch", attend.reader.name, attend.read.name} <= {*node.type.names}:
             found = _of_groups(attend, node) or _of_all(attend, node) or found
+    found = found or _of_each(attend)
     return None if found is None else _masked(attend, found)
+
+
+def _of_each(attend: ir.Attend) -> Scores | None:
+    """A number of each pair and head, as much of its formula as kernels make."""
+    body, pairs = attend.body, {"batch", attend.reader.name, attend.read.name}
+    for node in reversed([*body]):
+        masked = node.op == ir.Elementwise("where") and (
+            body[node.operands[2]].op == ir.Constant(-sympy.oo)
+        )
+        if pairs <= {*node.type.names} and node.type.dtype == "real" and not masked:
+            fold = _read(attend, node, node, [])
+            if fold is not None and not fold.softmax:
+                return Scores(fold, "")
+    return None
 
 
 def _masked(attend: ir.Attend, scores: Scores) -> Scores:
@@ -122,7 +140,7 @@ def _summed(attend: ir.Attend, node: Node) -> str:
 
 def _read(attend: ir.Attend, node: Node, wide: Node, others: list[Node]) -> WeightedSum | None:
     """The formula of what is summed; None where a part of it is none of pairs."""
-    reading = Reading(attend, node, squares=False)
+    reading = Reading(attend, node)
     softmax = isinstance(wide.op, ir.Softmax)
     if softmax and (others or len(wide.operands) != 2):
         return None
@@ -135,8 +153,10 @@ def _read(attend: ir.Attend, node: Node, wide: Node, others: list[Node]) -> Weig
     reading.graph.outputs["score"] = score
     reading.graph.prune()
     sources = tuple(reading.sources.values())
+    reading.forget_unread()
     beside = reading.lookups or any(source.summed or not source.real for source in sources)
-    if beside or not reading.dots or reading.choice is not None:
+    between = reading.between is not None
+    if beside or between or not reading.dots or reading.choice is not None:
         return None
     return WeightedSum(
         node.id, attend.reader, attend.read, reading.heads, sources, tuple(reading.dots),

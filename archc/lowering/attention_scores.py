@@ -16,7 +16,7 @@ from archc.attention.weighted_sum import Source, WeightedSum
 from archc.dims import Axis
 from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens, clean
 from archc.lowering.attention_forward import forward
-from archc.lowering.formula import Known
+from archc.lowering.formula import Known, tile
 from archc.tile.compose import Tile, ceil_div
 from archc.tile.language import Program
 from archc.tile.unread import swept
@@ -29,9 +29,9 @@ class _Scores(Sweep):
         doc = "Scores of a block of pairs: the sum over heads of a number of each."
         self.scores, fold = scores, scores.fold
         super().__init__(fold, name, doc, READER, 4, 3)
-        self.over = next(head for head in fold.heads if head.name == scores.over)
+        self.over = next((head for head in fold.heads if head.name == scores.over), None)
         self.lse = self.made("lse", READER, None) if fold.softmax else None
-        self.count: sympy.Expr = self.N[self.over.name]
+        self.count = sympy.S.One if self.over is None else self.N[self.over.name]
         others = {f"n_{clean(head.name)}": self.N[head.name] for head in self.others()}
         if scores.groups is not None:
             self.count = self._known(scores.share)
@@ -44,12 +44,13 @@ class _Scores(Sweep):
         """The formulas of the docstring."""
         of = self.scores.over + (f" of a {self.scores.groups}" if self.scores.groups else "")
         weight = "exp(score - lse)" if fold.softmax else "score"
-        lines = _instead(super().equations(fold), f"o = sum[{of}]({weight})")
+        made = f"o = sum[{of}]({weight})" if of else "o = score"
+        lines = _instead(super().equations(fold), made)
         return [line + ", else -inf" * (self.scores.masked and line[:2] == "o ") for line in lines]
 
     def others(self) -> list[Axis]:
         """The heads that are not summed over."""
-        return [head for head in self.fold.heads if head != self.over]
+        return [head for head in self.fold.heads if head.name != self.scores.over]
 
     def stand_among_heads(self) -> None:
         """The grid of sequences, of the heads that are not summed over, and of groups."""
@@ -81,7 +82,7 @@ class _Scores(Sweep):
     def _of_group(self, head: str, share: sympy.Expr) -> bool:
         """Whether all heads that a program sums over read one place."""
         grouped = self.scores.groups is not None and share == self.scores.share
-        return grouped and head == self.over.name
+        return grouped and head == self.scores.over
 
     def every(self, own: bool) -> dict[str, Known]:
         """The sources that differ along the heads that are summed, or those that do not."""
@@ -90,11 +91,18 @@ class _Scores(Sweep):
             "same": (None, []),
         }  # fmt: skip
         wanted = [s for s in self.fold.sources if self._of_each(s) == own]
-        return {source.name: self.load(source, *tokens[source.role]) for source in wanted}
+        found = {source.name: self.load(source, *tokens[source.role]) for source in wanted}
+        for dot in self.fold.dots:
+            if dot.square and dot.reader in found:
+                source = self.fold.source(dot.reader)
+                assert source.dim is not None
+                x = tile(self.load(source, *tokens[source.role], apart=True)).to("f32")
+                found[dot.name] = (x * x).sum(self.dim(source.dim).name).named(dot.name)
+        return found
 
     def _of_each(self, source: Source) -> bool:
         """Whether a source differs along the heads that are summed."""
-        own = [(at, share) for _, at, share in source.shares if at == self.over.name]
+        own = [(at, share) for _, at, share in source.shares if at == self.scores.over]
         return any(not self._of_group(*each) for each in own)
 
     def head(self, index: Tile) -> Tile:
@@ -151,8 +159,8 @@ def of_pairs(scores: Scores, name: str = "attend_scores") -> Program:
     w.edges()
     shared, standing = w.every(False), w.heads
     start = k.full(0.0, w.rows, w.columns).named("sum")
-    with k.loop(0, w.turns(), start, index=clean(w.over.name)) as loop:
-        w.heads = {**standing, w.over.name: w.head(loop.index)}
+    with k.loop(0, w.turns(), start, index=clean(w.scores.over) or "turn") as loop:
+        w.heads = {**standing, w.scores.over: w.head(loop.index)} if w.over else standing
         w.heads = {head.name: w.heads[head.name] for head in w.fold.heads}
         inputs = {**shared, **w.every(True)}
         inputs |= w.products(inputs, inputs)

@@ -59,8 +59,10 @@ def _choices(node: Node, name: str) -> Attended:
     """Choices that an attend makes."""
     (chosen, id), *_ = node.op.body.outputs.items()
     along = node.op.body[id].op.axis
-    scores = scores_of(node.op)
-    by = f"by a kernel that sums over `{scores.over}`" if scores else "all pairs in PyTorch"
+    scores = scores_of(as_folds(node.op))
+    by = "all pairs in PyTorch"
+    if scores is not None:
+        by = "by a kernel" + (f" that sums over `{scores.over}`" if scores.over else "")
     how = f"lists of places along `{along}`, of some readers at a time; scores {by}"
     return Attended(name, node.op.body[id].span, chosen, how, (("gradient", "none"),))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from archc.backends.eager.attend import AttendFunction
@@ -18,6 +19,7 @@ from archc.backends.writer import Writer, quoted
 
 from archc.attention.reach import reaches
 from archc.attention.scores import Scores, scores_of
+from archc.attention.totals import as_folds
 from archc.attention.weighted_sum import WeightedSum
 from archc.ir import layer as ir
 from archc.ir.graph import Node
@@ -148,12 +150,14 @@ def by_scores(
 ) -> ScoreFunction | None:
     """The function that makes choices of scores by a kernel; None where these are made in
     PyTorch."""
+    node = replace(node, op=as_folds(node.op))
     scores = scores_of(node.op)
     how = "lists of what each reader chooses, of some readers at a time, their scores by"
     if scores is None:
         scope.file.attends.append(f"    {title}: {how} all pairs at once")
         return None
-    scope.file.attends.append(f"    {title}: {how} a kernel that sums over `{scores.over}`")
+    sums = f" that sums over `{scores.over}`" if scores.over else ""
+    scope.file.attends.append(f"    {title}: {how} a kernel{sums}")
     made = ScoreFunction(scope, node, values, scores, title)
     made.write()
     return made

@@ -16,6 +16,7 @@ from archc.api import parse as parsed
 from archc.attention.recognise import folds
 from archc.attention.row_heads import heads_beside
 from archc.attention.scores import scores_of
+from archc.attention.totals import as_folds
 from archc.attention.weighted_sum import WeightedSum
 from archc.compile import lowered, slopes_of
 from archc.ir import layer as ir
@@ -242,6 +243,41 @@ def test_scores_are_sums_over_heads(index: str, range: str):
     read = wanted > -math.inf
     assert torch.equal(read, found["o"] > -math.inf) and not read.all()
     assert distance(found["o"][read], wanted[read].detach()) < 1e-12
+
+
+EACH = """
+layer Each(H, G, K, n):
+    input q[H, K], k[G, K], u[K], w[K], z[G, K]
+    index s <= t over {heads}:
+        I = {index}
+    chosen = top(n, I)
+    attend s <= t in chosen over H grouped G:
+        o = softmax(q[t].T @ k[s]) @ k[s]
+    output o
+"""
+
+
+@pytest.mark.parametrize(
+    ("heads", "index"),
+    [("H grouped G", "max[H in G](q[t].T @ k[s])"), ("G", "z[t].T @ k[s] - 0.1 * (t - s)"),
+     ("G", "-sum[K]((u[t] - w[s]) ** 2)"),
+     ("G", "exp(-sum[K]((z[t] - k[s]) ** 2)) - u[t].T @ w[s]")],
+)  # fmt: skip
+def test_scores_of_each_head(heads: str, index: str):
+    """A number of each pair and head, and not of each channel, as a distance might have."""
+    (attend,) = choosing(moved(parsed(EACH.format(heads=heads, index=index)).layer))
+    attend = as_folds(attend)
+    scores = scores_of(attend)
+    assert scores is not None and not scores.over
+    known = {"T#": T, "T_seen#": T, "batch": B, "H": 4, "G": 2, "K": 6, "n": 4}
+    case = FoldTrial(scores.fold, attend, known, drawn(attend, known, torch.float64))
+    (wanted,) = case.values(scores.fold.node)
+    found = case.interpreted(of_pairs(scores), case.sources())["o"]
+    have = ["batch", *(head.name for head in scores.fold.heads), "t", "s"]
+    found = found.permute([have.index(n) for n in attend.body[scores.fold.node].type.names])
+    read = wanted > -math.inf
+    assert torch.equal(read, found > -math.inf)
+    assert distance(found[read], wanted[read].detach()) < 1e-12
 
 
 @pytest.mark.parametrize("sizes", [{"H": 6, "G": 3}, {"H": 4, "G": 1}, {"H": 20, "G": 2}])
