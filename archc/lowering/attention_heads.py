@@ -165,9 +165,11 @@ class _Part(HeadRows):
         self.stand_on_rows((place * self.BLOCK[READER]).named("first_row"), count)
 
     def parts(self) -> Iterator[Part]:
-        """The blocks of this part, of those that are walked for its rows."""
+        """The blocks of this part, of those that are walked for its rows. A turned program masks
+        all of them, in one loop: of two it spills what both have."""
         k, whole = self.k, [*super().parts()]
         start, stop = whole[0].first, whole[-1].last
+        whole = [Part(start, stop, True)] if self.turned and not self.fold.ranges else whole
         each = ((stop - start + (k.lift(self.PARTS) - 1)) // k.lift(self.PARTS)).named("each")
         low = (start + self.part * each).named("low")
         high = (low + each).named("high")

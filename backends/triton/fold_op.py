@@ -22,7 +22,7 @@ from archc.tile.language import Buffer, Program
 
 LOCALS = (
     "B", "S", "data", "shared", "o", "lse", "d_o", "d_lse", "delta", "output", "inputs", "given",
-    "made", "rows", "columns", "parts", "options", "tokens", "pos", "start", "cu_seqlens",
+    "made", "rows", "columns", "parts", "whole", "options", "tokens", "pos", "start", "cu_seqlens",
     "borders", "blocks", "most", "listed", "count", "order", "begins", "entry", "step", "first",
     "readers", "own_pos", "table", "part", "seed",
 )  # fmt: skip
@@ -230,11 +230,14 @@ class FoldOp:
         given = ["data", f"tokens * {share}", programs, "S", f"{like}.device", *sorted(dims)]
         writer.line(f"rows, columns, parts, options = part_blocks({', '.join(given)})")
         program = self._program(by_parts, "_part")
+        writer.line("whole = parts == 1 and tokens == 1  # which is as it is wanted already")
         for buffer in self._made(program):
-            writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
+            result = buffer.name.removeprefix("part_")
+            writer.line(f"{buffer.name} = {result} if whole else {self._new_tensor(buffer)}")
         self._launch_parts(writer, program, sizes | {"PARTS": "parts"})
         program = self._program(joined, "_join")
-        self._launch(writer, program, sizes | {"PARTS": "parts"}, options="")
+        with writer.block("if not whole:"):
+            self._launch(writer, program, sizes | {"PARTS": "parts"}, options="")
 
     def _launch_parts(self, writer: Writer, program: Program, sizes: dict[str, str]) -> None:
         """Lines that launch the program of parts."""

@@ -190,9 +190,9 @@ def compared_slots(spec: str, pages: bool = False) -> dict[str, float]:
 
 def compared_latents(way: str) -> dict[str, float]:
     """The same of latents that are in slots or in pages, which the form for few readers reads; of
-    many heads by a kernel that is turned around."""
+    many heads by a kernel that is turned around. In parts, or `whole`."""
     module: Any = loaded(slots_text_of(archc.load("mla").layer, "triton"), "mla_slots")
-    module.processors_of = lambda device: 4  # parts for it
+    module.processors_of = lambda device: 0 if "whole" in way else 4
     module.are_turned = lambda *given: "turned" in way
     generator = torch.Generator().manual_seed(0)
     C, R, H, K = 24, 8, 4, 12
@@ -421,6 +421,7 @@ def main() -> int:
     slots = [f"{spec}, {way}" for spec in ("capped_attention", "attention")
              for way in ("slots", "pages")]  # fmt: skip
     slots += ["mla, pages", "mla, turned slots", "mla, turned pages"]
+    slots += ["mla, whole", "mla, turned whole pages"]
     chosen = ["nsa, 3", "dsa, 20", "dsa, 50", "index, 9", "blocks, 4", "grouped, 8", "moved, 1"]
     chosen += ["moved, 2", "kept, 1", "kept, 2"]
     for spec in sys.argv[1:] or [*SPECS, *slots, *chosen]:
