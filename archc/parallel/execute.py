@@ -77,7 +77,7 @@ class PieceFunction:
         self.call: Callable[..., Any] = getattr(self.module, name)
         options = inspect.signature(self.call).parameters.values()
         self.wanted = [each.name for each in options if each.kind is inspect.Parameter.KEYWORD_ONLY]
-        self.trains = "training" in self.wanted
+        self.trains, self.draws = "training" in self.wanted, any(noises(layer.graph))
         self._resize(sizes)
         self.streamed = ["t" in op.type.names for _, op in layer.inputs]
         self.halo = int(evaluate(piece.halo, sizes))
@@ -85,7 +85,7 @@ class PieceFunction:
         self.continues = memory.refusal is None
         self.counts = any(each.kind == "pos" for each in memory.fields)
         self.blank = all(self.streamed) or all(f.kind in ("past", "seen") for f in memory.fields)
-        drawn = self.trains or self.counts or not self.continues
+        drawn = self.draws or self.counts or not self.continues
         kernels = backend == "triton" and piece.kind == RECURRENCE and not drawn
         self.in_segments = kernels and goes_in_segments(ready, sizes)
 
@@ -182,7 +182,7 @@ class Program:
         places, with the function for one part."""
         found = {}
         for place, function in enumerate(self.functions):
-            if function is None or function.piece.kind != ATTEND or function.trains:
+            if function is None or function.piece.kind != ATTEND or function.draws:
                 continue
             parts = head_parts(function.piece.layer, function.sizes, overlapped.PARTS)
             if parts is not None:
@@ -428,7 +428,7 @@ class Run:
     ) -> AbstractContextManager[None]:
         """The seeds that a piece draws by: one that all processes know, of its own for each part of
         the heads and of the tokens that the piece is computed on."""
-        if not (function.trains and self.module.training):
+        if not (function.draws and self.module.training):
             return nullcontext()
         piece, own = self.program.pieces[place], self.program.drops[place]
         ranks = [each for each in (self.tp, self.cp) if each is not None]

@@ -16,12 +16,13 @@ import archc
 from archc import parallel
 from archc.compile import function_of
 from archc.ir import layer as ir
+from archc.parallel.apply import layers_of
 from archc.parallel.execute import program_for
 from archc.parallel.mesh import Ranks
 from archc.parallel.overlapped import halves_of
 from archc.parallel.pieces import BETWEEN
 from tests import served
-from tests.parallel.checks import CHECKS
+from tests.parallel.checks import CHECKS, sizes_of
 from tests.parallel.ranks import ENDING, RANKS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +76,18 @@ def test_every_spec(dim: str, tmp_path: Path) -> None:
         else:
             said = [each for each in found[name] if "Unsupported" in each and why in each]
             assert len(said) == RANKS, f"{name}: {found[name]}"
+
+
+@pytest.mark.parametrize("name", ["kda", "attention", "gpt_block"])
+def test_a_seed_is_for_dropout_alone(name: str) -> None:
+    """Files with kernels take `training` where nothing is dropped; to agree on a seed waits for the
+    device."""
+    pytest.importorskip("triton")
+    module = archc.load(name).module(backend="triton", **sizes_of(name))
+    programs = [program_for(layer, 1, 2, frozenset()) for layer in layers_of(module).values()]
+    found = [f for program in programs for f in program.functions if f is not None]
+    assert any(f.trains for f in found)
+    assert any(f.draws for f in found) == (name == "gpt_block")
 
 
 GROUPED = """
