@@ -1,6 +1,7 @@
-"""The places of the largest numbers of a row -> two tile programs that list them in order.
+"""The places of the largest numbers of a row -> tile programs that list them in order.
 
-A program has one row. The first finds a bound that many enough of a row's numbers reach, by the
+A program has one row. One that fits in a block is read once. Of longer ones there are two programs:
+the first finds a bound that many enough of a row's numbers reach, by the
 largest of each of so many parts of it, and keeps what does: a few more than are asked for. The
 second finds the least of the largest among these, bit by bit, and lists. Where there is no room for
 what reaches the bound it takes the whole row instead: slower, and the same.
@@ -20,18 +21,18 @@ BOTH = 1 << 16
 
 
 class _Rows:
-    """The common part of both: rows of numbers, and what of them is kept."""
+    """The common part: rows of numbers, and of long ones what of them is kept."""
 
-    def __init__(self, name: str, doc: str):
+    def __init__(self, name: str, doc: str, kept: bool = True):
         self.k = k = Composer(name, doc, 8, 2)
-        (ROWS, self.S), (self.MOST, self.ROOM) = (
-            k.sizes("ROWS", "S", varying=True), k.sizes("MOST", "ROOM")
-        )  # fmt: skip
+        (ROWS, self.S), (self.MOST,) = k.sizes("ROWS", "S", varying=True), k.sizes("MOST")
         (self.block,) = k.lengths("BLOCK_S")
         self.score = k.memory("score", {"row": ROWS, "s": self.S})
-        self.kept = k.memory("kept", {"row": ROWS, "room": self.ROOM})
-        self.place = k.memory("place", {"row": ROWS, "room": self.ROOM}, "i32")
-        self.found = k.memory("found", {"row": ROWS}, "i32")
+        if kept:
+            (self.ROOM,) = k.sizes("ROOM")
+            self.kept = k.memory("kept", {"row": ROWS, "room": self.ROOM})
+            self.place = k.memory("place", {"row": ROWS, "room": self.ROOM}, "i32")
+            self.found = k.memory("found", {"row": ROWS}, "i32")
         self.rows, self.row = ROWS, k.program("row", ROWS)
 
     def blocks(self, count: Tile) -> Tile:
@@ -84,6 +85,22 @@ class _Rows:
         place = larger + run // BOTH + k.apply("min", rank, room) - 1
         total = count.sum("s")
         return take, place.named("place"), (larger + total // BOTH, equal + total % BOTH)
+
+
+def short_places(name: str = "largest_places") -> Program:
+    """listed[row, i]: what `places` lists, of a row that is no longer than a block."""
+    w = _Rows(name, "The places of the largest numbers of a short row, in order.", kept=False)
+    k, most, none = w.k, w.k.lift(w.MOST, "i32"), w.k.lift(0, "i32")
+    listed = k.memory("listed", {"row": w.rows, "most": w.MOST}, "i32")
+    s = k.iota("s", w.block).named("s")
+    there = (s < w.S).named("there")
+    key = w.key(k.load(w.score, w.row, s, where=[there], fill=float("-inf")))
+    edge = w.bound(lambda bound: w.sum(there & (key >= bound))).named("edge")
+    room = (most - w.sum(there & (key > edge))).named("room", "for those that equal the least")
+    take, at, _ = w.taken(key, edge, room, there, (none, none))
+    where = [take, at >= 0, at < w.MOST]
+    k.store(listed, w.row, at, value=s, where=where, exclusive=True)
+    return k.done()
 
 
 def candidates(name: str = "largest_candidates") -> Program:

@@ -416,6 +416,8 @@ def block_tokens(
     done = max(0, (pos - width) // stride + 1)
     x = torch.cat([past, x], 1)[:, max(0, done * stride - (pos - past.shape[1])) :]
     count = max(0, (x.shape[1] - width) // stride + 1)
+    if count and width == stride:
+        return x[:, : count * width].unflatten(1, (count, width)), x[:, count * stride :]
     starts = stride * torch.arange(count, device=x.device)
     return x[:, starts[:, None] + torch.arange(width, device=x.device)], x[:, count * stride :]
 

@@ -49,6 +49,10 @@ def largest_places(score: Tensor, most: int) -> Tensor:
     return places_of(top_of(score, most, -1), most)
 
 
+SHORT_ROW = 1024
+"""Rows of so many numbers fit in a block of a kernel that lists their largest."""
+
+
 def place_blocks(length: int, most: int) -> tuple[int, int, int]:
     """Of kernels that list the `most` largest of rows of a length: into how many parts a row goes,
     for how many numbers there is room that may be among them, and how many of these are in a block.

@@ -25,7 +25,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.lowering.attention import numbers_of
 from archc.lowering.attention_scores import log_sums, of_pairs
-from archc.lowering.places import candidates, places
+from archc.lowering.places import candidates, places, short_places
 from archc.tile.language import Program
 
 WIDEST = 256
@@ -76,27 +76,8 @@ class ScoreOp(FoldOp):
 
 def write_places(file: File, title: str) -> str:
     """The op that lists the places of the largest numbers of rows; its name."""
-    name, writer = file.names.fresh(title), Writer()
-    writer.line("@as_op")
-    writer.line(f"def {name}_launch(score, most):")
-    writer.depth += 1
-    doc = "The places of the `most` largest of each row, in order, among those that may be."
-    writer.docstring([doc])
-    writer.line("rows = score.float().reshape(-1, score.shape[-1]).contiguous()")
-    writer.line("parts, room, block = place_blocks(rows.shape[1], most)")
-    for made, dtype in (("kept", WIDE), ("place", "torch.int32")):
-        writer.line(f"{made} = rows.new_empty((rows.shape[0], room), dtype={dtype})")
-    writer.line("found = rows.new_empty(rows.shape[0], dtype=torch.int32)")
-    writer.line("listed = rows.new_full((rows.shape[0], most), -1, dtype=torch.int32)")
-    sizes = {"ROWS": "rows.shape[0]", "S": "rows.shape[1]", "MOST": "most", "ROOM": "room"}
-    both = {"parts": candidates(f"{title}_candidates_kernel"), "block": places(f"{title}_kernel")}
-    for block, program in both.items():
-        buffers = {b.name: "rows" if b.name == "score" else b.name for b in program.buffers}
-        options = f"place_options({block})"
-        launch = ProgramLaunch(buffers, sizes, {"BLOCK_S": block}, options=options)
-        write_program(file, writer, program, launch)
-    writer.line("return listed.view(*score.shape[:-1], most)")
-    file.sections.append(writer.text())
+    name = file.names.fresh(title)
+    _write_launch(file, name, title)
     writer = Writer()
     writer.line(f"def {name}_fake(score, most):")
     writer.depth += 1
@@ -109,6 +90,40 @@ def write_places(file: File, title: str) -> str:
                 "no_gradient"], ")")  # fmt: skip
     file.sections.append(writer.text())
     return name
+
+
+def _write_launch(file: File, name: str, title: str) -> None:
+    """The function that launches its kernels, and these."""
+    writer = Writer()
+    writer.line("@as_op")
+    writer.line(f"def {name}_launch(score, most):")
+    writer.depth += 1
+    doc = "The places of the `most` largest of each row, in order, among those that may be."
+    writer.docstring([doc])
+    writer.line("rows = score.float().reshape(-1, score.shape[-1]).contiguous()")
+    writer.line("listed = rows.new_full((rows.shape[0], most), -1, dtype=torch.int32)")
+    sizes = {"ROWS": "rows.shape[0]", "S": "rows.shape[1]", "MOST": "most"}
+    writer.line("whole = block_of(rows.shape[1])")
+    with writer.block("if whole <= SHORT_ROW:"):
+        program = short_places(f"{title}_short_kernel")
+        buffers: dict[str, str] = {"score": "rows", "listed": "listed"}
+        options = "place_options(whole)"
+        launch = ProgramLaunch(buffers, sizes, {"BLOCK_S": "whole"}, options=options)
+        write_program(file, writer, program, launch)
+        writer.line("return listed.view(*score.shape[:-1], most)")
+    writer.line("parts, room, block = place_blocks(rows.shape[1], most)")
+    for made, dtype in (("kept", WIDE), ("place", "torch.int32")):
+        writer.line(f"{made} = rows.new_empty((rows.shape[0], room), dtype={dtype})")
+    writer.line("found = rows.new_empty(rows.shape[0], dtype=torch.int32)")
+    sizes |= {"ROOM": "room"}
+    both = {"parts": candidates(f"{title}_candidates_kernel"), "block": places(f"{title}_kernel")}
+    for block, program in both.items():
+        buffers = {b.name: "rows" if b.name == "score" else b.name for b in program.buffers}
+        options = f"place_options({block})"
+        launch = ProgramLaunch(buffers, sizes, {"BLOCK_S": block}, options=options)
+        write_program(file, writer, program, launch)
+    writer.line("return listed.view(*score.shape[:-1], most)")
+    file.sections.append(writer.text())
 
 
 class ScoreFunction(AttendFunction):

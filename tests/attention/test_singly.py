@@ -23,7 +23,7 @@ from archc.ir import layer as ir
 from archc.lowering.attention_chosen import by_choice
 from archc.lowering.attention_scores import log_sums, of_pairs
 from archc.lowering.attention_singly import entries_name, of_singly, totals
-from archc.lowering.places import candidates, places
+from archc.lowering.places import candidates, places, short_places
 from archc.runtime.layers import top_of
 from archc.runtime.listings import (
     at_places,
@@ -350,6 +350,11 @@ def test_programs_list_the_places_of_the_largest(seed: int, room: int):
         given = {buffer.name: known[buffer.name] for buffer in program.buffers}
         run(program, given, sizes, constants)
     assert torch.equal(known["listed"], best(score, most))
+    listed = torch.full((5, most), -1, dtype=torch.int32)
+    given, constants = {"score": score, "listed": listed}, {"BLOCK_S": 256}
+    assert not verify_launch(short_places(), {**sizes, **constants})
+    run(short_places(), given, {n: x for n, x in sizes.items() if n != "ROOM"}, constants)
+    assert torch.equal(listed, best(score, most))
     assert torch.equal(largest_places(score, most), best(score, most))
     assert torch.equal(top_of(score.double().T, most, 0), at_places(best(score, most), length, 1).T)
 
