@@ -38,6 +38,14 @@ class Choosing(HeadRows):
         assert fold.choice is not None
         self.choice: Choice = fold.choice
         self.size = self._known(fold.choice.size)
+        self._fix(self.size, self.share)
+
+    def _fix(self, *sizes: sympy.Expr) -> None:
+        """Let machine code be made for numbers that places in loops are divided by."""
+        own = {symbol for size in sizes for symbol in size.free_symbols}
+        for symbol in [each for each in self.k.numbers if each in own]:
+            self.k.numbers.remove(symbol)
+            self.k.fixed(symbol)
 
     def inside_of(self, tokens: Tokens, role: str) -> Tile:
         """Whether there are such tokens: what stands in a list is no place by itself."""
@@ -189,12 +197,18 @@ class Neighbours(OneReader):
             return super().load(source, tokens, masks, apart)
         return HeadRows.load(self, source, tokens, [self.in_mine], apart)
 
+    def inside_of(self, tokens: Tokens, role: str) -> Tile:
+        """Whether there are such tokens in memory; those behind the end of a block are not read."""
+        if role != READ:
+            return super().inside_of(tokens, role)
+        return ((tokens.at >= 0) & (tokens.at < self.S)).named("in_s")
+
     def edges(self) -> None:
         """The last token that each row may read, of those in blocks that its reader has chosen."""
         super().edges()
         self.own_latest = self.latest.over(self.rows)
-        two = self.k.apply("exp2", self.whose.to("f32")) + 0.5
-        self.power = two.to("i32").named("power", "of 2, for each reader")
+        place = self.k.apply("exp2", -1.0 - self.whose.to("f32"))
+        self.place = place.named("place", "of the bit of each reader: 1/2, 1/4, ...")
 
     def walk(self, carried: Sequence[Tile], turn: Turn) -> list[Tile]:
         """The walk over the blocks that any reader has chosen, each in as many turns as it
@@ -203,17 +217,23 @@ class Neighbours(OneReader):
         where = [self.b, self.beside, *self.among_choices()]
         many = k.load(self.many, *where).named("many")
         turns = ((size + (block - 1)) // block).named("turns", "of one block")
-        with k.loop(0, many * turns, *carried) as loop:
-            entry = loop.index // turns
-            at = k.load(self.union, *where, entry).named("at_block")
-            who = k.load(self.who, *where, entry)
-            chosen = ((who // self.power) % 2).equals(1).named("chosen")
+
+        def listed(entry: Tile) -> list[Tile]:
+            there = (entry < many) & (entry < self.BESIDE * self.MOST)
+            return [k.load(x, *where, entry, where=[there]) for x in (self.union, self.who)]
+
+        first = listed(k.lift(0, "i32"))
+        with k.loop(0, many * turns, *carried, *first) as loop:
+            *before, at, who = loop.carried
+            following = listed((loop.index + 1) // turns)  # a turn ahead of what they address
+            share = (who.to("f32") + 0.5) * self.place
+            chosen = (share - k.apply("floor", share) >= 0.5).named("chosen")
             self.latest = k.where(chosen, self.own_latest, NOWHERE).named("latest")
-            inner = ((loop.index % turns) * block + k.iota("s", block)).named("inner")
-            s = at * size - k.lift(self.START) + inner
-            s = k.where((inner < size) & (s < self.S), s, k.lift(self.S)).named("s")
-            loop.next(*turn(Tokens(s, s), True, loop.carried))
-        return [*loop.results]
+            begin, i = (loop.index % turns) * block, k.iota("s", block)
+            start = (at * size - k.lift(self.START) + begin).named("start")
+            s = k.where(begin + i < size, start + i, k.lift(self.S)).named("s")
+            loop.next(*turn(Tokens(s, start + i), True, tuple(before)), *following)
+        return [*loop.results[: len(carried)]]
 
 
 class _Lists:

@@ -169,7 +169,8 @@ class FoldOp:
         constants |= {"BLOCK_PARTS": "block_of(parts)", "BLOCK_PAGE": "PAGE"}
         for name in program.constants:
             if name not in constants:
-                constants[name] = f"block_of(N_{name.removeprefix('BLOCK_')})"
+                block = f"block_of(N_{name.removeprefix('BLOCK_')})"
+                constants[name] = sizes.get(name, block)
         constants = {name: constants[name] for name in program.constants}
         launch = ProgramLaunch(buffers, wanted, constants, options=options)
         write_program(self.file, writer, program, launch)

@@ -136,6 +136,7 @@ def assembled_for(
     kernel = getattr(load(HEAD + printer.to_triton(program), program.name), program.name)
     lengths = {**case.constants, "BLOCK_T": rows, "BLOCK_S": columns, "BLOCK_PAGE": PAGE}
     lengths["PRECISION"] = "tf32x3"
+    lengths |= {name: int(case.sizes[name]) for name in program.constants if name in case.sizes}
     if any(buffer.name.startswith("each_") for buffer in program.buffers):
         lengths["PRECISION"] = entry_precision(case.dtype, 512)
     signature, fixed, even = arguments(program, case.dtype)
