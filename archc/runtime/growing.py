@@ -44,7 +44,8 @@ def behind(past: Tensor, new: Tensor, most: int | None) -> Tensor:
     memory, written, end = getattr(past, "_room", (None, [0], -1))
     if memory is None or written[0] != end or not has_room(memory, end + count):
         size = max(2 * (start + count), LEAST_ROOM) if most is None else most
-        memory = new.new_empty((new.shape[0], size, *new.shape[2:]))
+        with torch.inference_mode(False):  # torch counts who writes to it
+            memory = new.new_empty((new.shape[0], size, *new.shape[2:]))
         memory[:, :start] = past
         written, end = [start], start
     written[0] = end + count

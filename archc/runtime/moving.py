@@ -33,12 +33,12 @@ def moved_keys(
     `past` is what a state has of these.
 
     Those of `past`, all but the last token, are moved in place, if what was kept beside it still is
-    of them: a state may be continued twice. Else they are made anew of all tokens.
+    of them: a state may be continued twice, or written to. Else they are made anew of all tokens.
     """
     keys, S, known = seen[0], seen[0].shape[1], vars(past[0]).get("_moved", {})
     wide = torch.promote_types(keys.dtype, torch.float32)
     memory, copy, owner = known.get(title, (keys, keys, []))
-    first = S - 1 if owner == _places(past) and has_room(memory, S) else 0
+    first = S - 1 if _still(owner, past, seen) and has_room(memory, S) else 0
     if first == 0:
         copy = keys.new_empty((keys.shape[0], most_of(keys) or 2 * S, *keys.shape[2:]))
         memory = copy if keys.dtype == wide else torch.empty_like(copy, dtype=wide)
@@ -51,14 +51,25 @@ def moved_keys(
                      for x in seen[1:]))  # fmt: skip
     w = [x if sign > 0 else -x for sign, x in zip(signs, made[1::2], strict=True)]
     move(memory, copy, S, first, torch.stack(made[::2], -2), torch.stack(w, -2))
-    owner += _places(seen)
+    owner += map(_mark, seen)
     vars(keys)["_moved"] = {**known, title: (memory, copy, owner)}
     return copy[:, :S]
 
 
-def _places(values: Sequence[Tensor]) -> list[tuple[int, ...]]:
-    """Where some values lie, and how many tokens they have."""
-    return [(x.data_ptr(), *x.shape) for x in values]
+def _mark(x: Tensor) -> tuple[int, ...]:
+    """How often a value was written to, where it lies, and its shape; torch does not count for what
+    is made in inference mode."""
+    return (-1 if x.is_inference() else x._version, x.data_ptr(), *x.shape)
+
+
+def _still(owner: list[tuple[int, ...]], past: Sequence[Tensor], seen: Sequence[Tensor]) -> bool:
+    """Whether values are those that were marked: since then the last token alone may have been
+    written, behind them."""
+    if len(owner) != len(past) or any(x.is_inference() for x in past):
+        return False
+    behind = (int(x.data_ptr() == y.data_ptr()) for x, y in zip(past, seen, strict=True))
+    now = [(count - more, *rest) for (count, *rest), more in zip(map(_mark, past), behind)]
+    return owner == now
 
 
 def move_by_torch(

@@ -160,3 +160,22 @@ def test_keys_that_are_read_as_they_are_too_are_not_moved() -> None:
     assert moved_keys(attend_of(TOGETHER)) is not None
     assert moved_keys(attend_of(TOGETHER.replace("v[s].T @ q", "k[s].T @ q"))) is None
     assert moved_keys(attend_of(TOGETHER.replace("s <= t over", "t - 9 < s <= t over"))) is None
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("field", ["k", "w"])
+def test_a_state_that_is_written_to_is_read_as_it_is(
+    field: str, mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token after a write to what is kept is that of a state which never had other values."""
+    layer, x = built("path")
+    moves = count_all(monkeypatch, text_module(layer))
+    with mode():
+        _, state = layer(x[:, :9], return_state=True)
+        for t in (9, 10):
+            _, state = layer(x[:, t : t + 1], state, return_state=True)
+        getattr(state, field)[:, 3] *= 0.5
+        other = type(state)(*(y.clone() if isinstance(y, Tensor) else y for y in state))
+        found, wanted = (layer(x[:, 11:12], each) for each in (state, other))
+    assert torch.equal(found, wanted)
+    assert moves == [10, 1, 12, 12]
