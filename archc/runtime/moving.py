@@ -68,7 +68,8 @@ def _still(owner: list[tuple[int, ...]], past: Sequence[Tensor], seen: Sequence[
     if len(owner) != len(past) or any(x.is_inference() for x in past):
         return False
     behind = (int(x.data_ptr() == y.data_ptr()) for x, y in zip(past, seen, strict=True))
-    now = [(count - more, *rest) for (count, *rest), more in zip(map(_mark, past), behind)]
+    pairs = zip(map(_mark, past), behind, strict=True)
+    now = [(count - more, *rest) for (count, *rest), more in pairs]
     return owner == now
 
 
