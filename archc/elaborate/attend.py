@@ -275,7 +275,11 @@ def along(scope: Scope, node: tree.Along) -> Tensor:
             "E0315",
             "a sum or product along the sequence runs from the token read to the reader",
             node.span,
-            helps=["inside `attend s <= t`, write `sum r in (s, t]: ...`"],
+            helps=[
+                "inside `attend s <= t`, write `sum r in (s, t]: ...`",
+                "for later tokens too, name a running sum, `recurrence c[]:` with `c[t] = c[t-1] +"
+                " a`, and take `abs(c[t] - c[s])`",
+            ],
         )
     if scope.index(node.index) is not None or scope.axis_named(node.index) is not None:
         what = "a dim" if scope.index(node.index) is None else "an index"

@@ -209,15 +209,19 @@ def reduced_axes(
                     "E0301",
                     f"no axis `{axis}` in a value of shape {ops.shape(scope, value)}",
                     item.span,
-                    helps=_alone(axis, value),
+                    helps=_alone(scope, axis, value),
                     others=[(value.origin, f"{ops.shape(scope, value)} from here")],
                 )
             found.append(axis)
     return tuple(found)
 
 
-def _alone(axis: Axis, value: Tensor) -> list[str]:
-    """The help where a dim lost its prime: `K'` without a `K` beside it is `K`."""
+def _alone(scope: Scope, axis: Axis, value: Tensor) -> list[str]:
+    """The help where a value has no tokens of blocks yet, or a dim lost its prime: `K'` without a
+    `K` beside it is `K`."""
+    block = next((name for name, width in scope.context.widths.items() if width == axis), None)
+    if block is not None:
+        return [f"`x[{block}]` has the tokens of a block along `{axis}`: write `...[{block}]`"]
     base = axis.name.rstrip("'")
     if base == axis.name or base not in value.type.names:
         return []
@@ -363,13 +367,31 @@ def top(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) 
 
 def position(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
     """`position(x)`: the index, from 0, of each token along the sequence that x runs along."""
+    return ops.node(scope, ir.Position(_along_tokens(scope, node, name)[1]), span=node.span)
+
+
+def reversed_(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
+    """`reversed(x)`: the tokens of a sequence from the last to the first."""
+    value, stream = _along_tokens(scope, node, name)
+    last = ops.constant(scope, stream.size - 1, node.span)
+    own = ops.node(scope, ir.Position(stream), span=node.span)
+    place = ops.plain(scope, "sub", [last, own], node.span)
+    return index.take(scope, stream, value, place, node.span)
+
+
+def _along_tokens(scope: Scope, node: tree.Call, name: str) -> tuple[Tensor, Axis]:
+    """The only argument of a call, and the sequence that it runs along."""
     value = ops.tensor(scope, arguments(scope, node, [1])[0], node.args[0].value.span)
     streams = [axis for axis in value.axes if axis.kind == "stream"]
-    if len(streams) != 1:
-        raise scope.error(
-            "E0306", "`position(x)` of a value that does not run along one sequence", node.span
-        )
-    return ops.node(scope, ir.Position(streams[0]), span=node.span)
+    if len(streams) == 1:
+        return value, streams[0]
+    inside = "inside a block a value is that of one token: name `{}(...)` above it"
+    raise scope.error(
+        "E0306",
+        f"`{name}(x)` of a value that does not run along one sequence",
+        node.span,
+        helps=[inside.format(name)] if scope.frame.region else [],
+    )
 
 
 def take(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
@@ -449,6 +471,7 @@ BUILTINS: dict[str, Callable[[Scope, tree.Call, str, tuple[tree.Expr, ...]], Val
     "solve": solve,
     "top": top,
     "position": position,
+    "reversed": reversed_,
     "take": take,
     "window": window,
     "keep": noise,

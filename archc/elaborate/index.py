@@ -98,7 +98,11 @@ def _steps(scope: Scope, item: tree.Binary, steps: sympy.Expr) -> int:
             f"`[{item.span.text}]` is a token that has not been seen yet",
             item.span,
             "in the future",
-            helps=[f"the token before is `[{item.left.span.text}-1]`"],
+            helps=[
+                f"the token before is `[{item.left.span.text}-1]`",
+                "from the last token to the first: `reversed(x)` of what goes in, and of what comes"
+                " out",
+            ],
         )
     known = scope.number(steps)
     if known is None or not known.is_Integer or not 0 <= known <= MAX_SHIFT:

@@ -319,6 +319,8 @@ NAMES = (
     ),
     Habit("roll shift pad", "`x[t-1]`, which is 0 before the first token",
           "z = x - roll(x, 1)", "z = x - x[t-1]"),
+    Habit("flip fliplr flipud", "`reversed(x)`, the tokens from the last to the first",
+          "z = x + flip(x)", "z = x + reversed(x)"),
     Habit(
         "tril triu mask causal_mask masked_fill attn_mask is_causal causal",
         "leave it out: the range says what is read, `attend s <= t over H:` the past alone",

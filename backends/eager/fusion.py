@@ -136,6 +136,26 @@ def _convolution(
     )
 
 
+def backwards(graph: Graph, node: Node) -> Fused | None:
+    """x[T - 1 - t] -> x.flip(1)."""
+    if not isinstance(node.op, ir.Gather):
+        return None
+    x, place = node.operands
+    axis = graph[x].type.axis(node.op.axis)
+    if graph[place].op != ir.Elementwise("sub"):
+        return None
+    last, own = (graph[operand].op for operand in graph[place].operands)
+    if last != ir.Constant(axis.size - 1) or own != ir.Position(axis):
+        return None
+    return Fused((x,), partial(_flipped, x=x), "flipped")
+
+
+def _flipped(scope: Scope, node: Node, x: int) -> Value:
+    value, layout = scope.value(x), scope.node_layout(node)
+    text = call(f"{value.text.at(ATOM)}.flip", dims(value.layout, [node.op.axis]))
+    return Value(permuted(text, value.layout, layout), layout, value.kind)
+
+
 def grouping(graph: Graph, node: Node) -> Fused | None:
     """x[head // share] along the groups -> each group repeated for its heads."""
     found = grouped(graph, node)
@@ -168,5 +188,6 @@ def decay(graph: Graph, node: Node) -> Fused | None:
 
 
 RULES: tuple[Callable[[Graph, Node], Fused | None], ...] = (
-    silu, gated, attention, dropout, short_convolution, grouping, gradients, decay,
+    silu, gated, attention, dropout, short_convolution, backwards, grouping, gradients,
+    decay,
 )  # fmt: skip

@@ -167,6 +167,8 @@ class Memory:
             name = nearest_name(self.graph, node.id)
             if isinstance(node.op, ir.Attend) and self.reads_flow(node) and not node.op.causal:
                 return f"`{name}` reads tokens that come later"
+            if isinstance(node.op, ir.Gather) and node.op.axis in self.flow:
+                return f"`{name}` has the tokens in another order"
             if (
                 isinstance(node.op, ir.Call)
                 and memory_of(node.op.callee).refusal
