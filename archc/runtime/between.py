@@ -71,18 +71,17 @@ class Share(NamedTuple):
         return every._replace(sources=sources, ranks=ranks)
 
 
-MANY = 1 << 17
+MANY = 1 << 18
 """Tokens of heads, of all together, that keep a GPU busy: half of them read at once at the top of
-the tree, in blocks of 64 or 128. Without gradients, which take most of the memory, twice as many
-are done at a time."""
+the tree, in blocks of 64 or 128."""
 
 
-def shares_of(given: Given, many: int) -> list[Share]:
-    """The sequences and heads, at a time so many as have about `many` tokens. Heads are apart where
+def shares_of(given: Given) -> list[Share]:
+    """The sequences and heads, at a time so many as have about `MANY` tokens. Heads are apart where
     there is one axis of them and all that enters has it."""
     first = given.sources[given.ends[0]]
     (B, T), heads = first.shape[:2], first.shape[2:-1]
-    most = max(1, many // max(T, 1))
+    most = max(1, MANY // max(T, 1))
     every = 1
     for n in heads:
         every *= n
@@ -251,9 +250,10 @@ def between_forward(
     tokens = whole_spans(T, len(given.ranks))
     o = first.new_empty((B, tokens, *heads, last), dtype=wide)
     lse = first.new_empty((B, *heads, tokens), dtype=wide)
-    for share in shares_of(given, 2 * MANY):
+    for share in shares_of(given):
         tree = Tree(Moves(*moves), share.given(given))
         add_values(tree, inside, across, share.of(o), share.of(lse, 1))
+        del tree
     lse.masked_fill_(lse == -torch.inf, 0.0)
     return o[:, :T].to(first.dtype).contiguous(), lse[..., :T].contiguous()
 
@@ -384,24 +384,34 @@ def between_backward(
     change; `of_moves` their gradients, of borders and of a level; `inside` and `across` kernels of
     readers and of tokens read."""
     room = room_of(given, learned, lse.dtype)
-    for share in shares_of(given, MANY):
+    for share in shares_of(given):
         tree = Tree(Moves(*moves), share.given(given))
-        levels, slopes = levels_of(tree), Slopes(tree, learned, lse.dtype)
         arriving = in_rows(*(padded(share.of(x), tree.tokens) for x in (d_o, o)))
         known = F.pad(share.of(lse, 1), (0, tree.tokens - lse.shape[-1])).contiguous()
         arriving += [known, torch.empty_like(known)]
-        while levels:
-            level = levels.pop()
-            if 2 * level.size < tree.tokens:
-                slopes.descend(of_moves[1], level)
-            entering = [*tree.sources(level.q, level.k), *arriving]
-            entering += slopes.room(slopes.q, slopes.k)
-            for part in parts_of(tree.tokens, level.size):
-                for kernel in across:
-                    kernel(*entering, part, *given.numbers)
+        slopes = slopes_across(of_moves[1], across, tree, learned, arriving)
         ends = [share.of(x) for x in room.ends]
         room.take(share, slopes_inside(of_moves[0], inside, tree, slopes, arriving, ends))
+        del tree, slopes, arriving, known  # before there are those of others
     return room.given(given, learned)
+
+
+def slopes_across(
+    of_rows: Callable, across: Sequence[Callable], tree: Tree, learned: Sequence[int],
+    arriving: list[Tensor],
+) -> Slopes:  # fmt: skip
+    """The gradients of what readers have of spans before theirs, down the levels of a tree."""
+    levels, slopes = levels_of(tree), Slopes(tree, learned, arriving[2].dtype)
+    while levels:
+        level = levels.pop()
+        if 2 * level.size < tree.tokens:
+            slopes.descend(of_rows, level)
+        entering = [*tree.sources(level.q, level.k), *arriving]
+        entering += slopes.room(slopes.q, slopes.k)
+        for part in parts_of(tree.tokens, level.size):
+            for kernel in across:
+                kernel(*entering, part, *tree.given.numbers)
+    return slopes
 
 
 def slopes_inside(

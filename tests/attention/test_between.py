@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from archc.runtime import between as between_module
 from archc.runtime.between import (
     Given,
     Part,
+    Tree,
     between_backward,
     between_forward,
     each_head,
@@ -217,6 +219,20 @@ def test_some_sequences_and_heads_after_others(
 ):
     monkeypatch.setattr(between_module, "MANY", many)
     check(name, 2)
+
+
+def test_nothing_of_some_heads_is_left_beside_others(monkeypatch: pytest.MonkeyPatch):
+    alive = WeakSet[Tree]()
+
+    class Counted(Tree):
+        def __init__(self, *given: Any):
+            assert not alive
+            super().__init__(*given)
+            alive.add(self)
+
+    monkeypatch.setattr(between_module, "MANY", 70)
+    monkeypatch.setattr(between_module, "Tree", Counted)
+    check("one", 1)
 
 
 def check(name: str, batch: int) -> None:
