@@ -248,7 +248,6 @@ class _Lists:
         own: dict[str, Any] = {axis: k.sizes(f"N_{axis[2:]}")[0] for axis in heads}
         axes: dict[str, Any] = {"b": B, "t": self.T, **own}
         self.listed = k.memory("listed", {**axes, "most": self.MOST}, "i32")
-        self.count = k.memory("count", axes, "i32")
         axes = {"b": B, "beside": ceil_div(self.T, self.BESIDE), **own}
         entries = {**axes, "most": self.BESIDE * self.MOST}
         self.union, self.who = (k.memory(name, entries, "i32") for name in ("union", "who"))
@@ -257,15 +256,11 @@ class _Lists:
         self.heads = [k.program(axis[2:], length) for axis, length in own.items()]
         self.first = self.beside * k.lift(self.BESIDE, "i32")
 
-    def chosen_at(self, entry: Tile) -> Tile:
-        """What stands at an entry, of all lists one after the other; -1 where nothing."""
-        k, most = self.k, self.k.lift(self.MOST, "i32")
-        own, place = entry // most, entry % most
+    def chosen_at(self, own: Tile, place: Tile) -> Tile:
+        """What stands at a place of a reader's list, -1 where nothing."""
         t = self.first + own
-        there = (own < self.BESIDE) & (t < self.T)
-        many = k.load(self.count, self.b, t, *self.heads, where=[there])
-        there = there & (place < many) & (place < self.MOST)
-        return k.where(there, k.load(self.listed, self.b, t, *self.heads, place, where=[there]), -1)
+        where = [(own < self.BESIDE) & (t < self.T)]
+        return self.k.load(self.listed, self.b, t, *self.heads, place, where=where, fill=-1)
 
 
 def unions(heads: Sequence[str], name: str = "attend_unions") -> Program:
@@ -274,17 +269,18 @@ def unions(heads: Sequence[str], name: str = "attend_unions") -> Program:
     many there are. `heads`: the axes along which choices differ."""
     w = _Lists(heads, name)
     k, (block,) = w.k, w.k.lengths("BLOCK_E")
-    entry = k.iota("e", block)
-    mine = w.chosen_at(entry).named("mine")
+    entry, most = k.iota("e", block), k.lift(w.MOST, "i32")
+    mine = w.chosen_at(entry // most, entry % most).named("mine")
     zero, one = k.full(0, *entry.dims, dtype="i32"), k.lift(1, "i32")
-    with k.loop(0, w.BESIDE * w.MOST, zero, zero, one, index="other") as loop:
-        bits, earlier, bit = loop.carried
-        same = (mine >= 0) & mine.equals(w.chosen_at(loop.index))
-        bits = bits + k.where(same, bit, 0)
-        earlier = earlier + k.where(same & (loop.index < entry), one, 0)
-        last = ((loop.index + 1) % k.lift(w.MOST, "i32")).equals(0)
-        loop.next(bits, earlier, k.where(last, bit * 2, bit))
-    bits, earlier, _ = loop.results
+    with k.loop(0, w.BESIDE, zero, zero, one, index="own") as readers:
+        own, (bits, earlier, bit) = readers.index, readers.carried
+        with k.loop(0, w.MOST, bits, earlier, index="place") as places:
+            same = (mine >= 0) & mine.equals(w.chosen_at(own, places.index))
+            bits = places.carried[0] + k.where(same, bit, 0)
+            before = same & (own * most + places.index < entry)
+            places.next(bits, places.carried[1] + k.where(before, one, 0))
+        readers.next(*places.results, bit * 2)
+    bits, earlier, _ = readers.results
     new = ((mine >= 0) & earlier.equals(0)).named("new", "the first of equals")
     each = k.where(new, one, 0)
     place = each.scan("sum", "e") - 1
