@@ -53,7 +53,8 @@ class Kernel:
     chunk. `split` is an axis of which every program has a block of `most` at most, and so is
     `rows`, an axis of the grid. Of `split` it has FEW indices where the dim `second_split` is not
     longer than NEAR: tiles then have both dims for every row, else one of them goes index by index.
-    `turn` is a dim that always does, in one loop for all that is stored. `exact`: its products
+    `turn` is a dim that always does, in one loop for all that is stored; `blocked` is one of which
+    such a loop takes BLOCK indices a turn. `exact`: its products
     of matrices are in float32 whatever the data are; those of `in_parts` are too, made of
     products of the two parts of a number. `tokenwise`: it walks the tokens, not chunks of them.
     `optional` are buffers that a launch may leave out: a walk then starts from 0, and what is not
@@ -78,6 +79,7 @@ class Kernel:
     in_parts: frozenset[int] = frozenset()
     second_split: Axis | None = None
     turn: Axis | None = None
+    blocked: Axis | None = None
     tokenwise: bool = False
     optional: frozenset[str] = frozenset()
     told: bool = False
@@ -169,7 +171,8 @@ def warps(kernel: Kernel, read: Iterable[Type], parts: bool) -> int:
     dims = [[a for a in type.axes if a.kind == "dim" and a.name not in grid] for type in read]
     states = [axes for axes in dims if sum(axis.size != ck.CHUNK for axis in axes) > 1]
     divided = bool(kernel.in_parts) and _multiplies(kernel)
-    return 8 if len(states) > 1 or parts or divided else 4
+    large = len(states) > 1 and kernel.blocked is None
+    return 8 if large or parts or divided else 4
 
 
 def made_here(kernel: Kernel) -> list[Node]:

@@ -36,7 +36,8 @@ def product_by_blocks(
 ) -> Made:  # fmt: skip
     """The product of two tiles of which those in `large` are matrices between dims: whole, or by
     blocks of a dim that is summed."""
-    label = next((x for x in found.axes if all(x in tiles[each].labels for each in large)), None)
+    free = [x for x, axis in found.axes.items() if not v.is_blocked(axis)]
+    label = next((x for x in free if all(x in tiles[each].labels for each in large)), None)
     others = [tile for each, tile in enumerate(tiles) if each not in large]
     a, b = tiles
     if label is None or any(len(x.labels) != 2 or label not in x.labels for x in others):

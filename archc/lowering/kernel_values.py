@@ -217,6 +217,9 @@ class KernelValues(Values):
     def levels(self, axis: Axis) -> sympy.Expr:
         return size("LEVELS") if axis.size == ck.CHUNK else super().levels(axis)
 
+    def is_blocked(self, axis: Axis) -> bool:
+        return axis.name in self.looped
+
     def is_split(self, axis: Axis) -> bool:
         """Whether a program has a block of an axis alone."""
         return self.kernel.is_split(axis.name)
@@ -230,6 +233,20 @@ class KernelValues(Values):
         at = self.title(first + self.k.iota(axis.base, self.length(axis), most), "part")
         mask = self.inside(axis.name, at < self.k.lift(self.size(axis.size)))
         return Index(at, True, mask).along(label)
+
+    @contextmanager
+    def block_of(self, axis: Axis, first: Tile, length: sympy.Symbol) -> Iterator[None]:
+        """Values of a block of an axis alone, from an index on."""
+        self.looped[axis.name] = first, length
+        yield
+        self.looped.pop(axis.name)
+
+    @contextmanager
+    def all_at_once(self, axis: Axis) -> Iterator[None]:
+        block = self.looped.pop(axis.name, None)
+        yield
+        if block is not None:
+            self.looped[axis.name] = block
 
     def borders(self, axis: Axis) -> tuple[Tile, Tile]:
         if axis.kind == "stream":
@@ -328,7 +345,7 @@ class KernelValues(Values):
         axes = self.frame.graph[id].type.axes
         kept = [place[a.name].label for a in axes if a.name not in summed and a.name in place]
         tiled = [a for a in axes if a.name in summed and a.name not in self.indices]
-        within = [axis for axis in self.dims(id) if axis.name in summed]
+        within = [a for a in self.dims(id) if a.name in summed and not self.is_blocked(a)]
         count = len(tiled) + sum(label is not None for label in kept)
         wide = count > 2 and len(within) > 0 and count > len(summed)
         return within[0] if wide and node.op.fn == "sum" and self.is_deep(id) else None
@@ -338,10 +355,11 @@ class KernelValues(Values):
     def by_blocks(self, node: Node, *given: Any) -> Made:
         return product_by_blocks(self, node, *given)
 
-    def part_length(self, axis: Axis) -> sympy.Expr:
+    def part_length(self, axis: Axis, word: str = "PART") -> sympy.Symbol:
         """The length of a block of an axis that a loop takes block by block."""
+        assert not self.is_blocked(axis), "a loop is at a block of it"
         length = self.length(axis)
-        (part,) = self.k.fixed(size(f"{length}_PART"))
+        (part,) = self.k.fixed(size(f"{length}_{word}"))
         self.parts[part.name] = axis.size
         return part
 

@@ -17,6 +17,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node, Type
 from archc.ir.kernel import NEAR, WHOLE, Kernel, made_here, warps
+from archc.lowering.blocked import Blocked, store_by_blocks, sums_by_blocks
 from archc.lowering.blocks import held_whole, part_by_part
 from archc.lowering.chunk_rules import CHUNK_RULES
 from archc.lowering.kernel_values import BACKWARD, CHUNKS, STAGES, KernelValues, Memory
@@ -115,6 +116,8 @@ class _Kernel:
         second = self.kernel.second_split
         if self.kernel.turn is not None:
             return self._store_in_turn(self.kernel.turn)
+        if self.kernel.blocked is not None:
+            return self._store_by_blocks(self.kernel.blocked)
         if second is None:
             return self._store_each()
         v, refused = self.v, None
@@ -143,6 +146,14 @@ class _Kernel:
             stored.append((name, node, place))
         return store_in_turn(v, v.turned, stored, self._write)
 
+    def _store_by_blocks(self, axis: Axis) -> Refusal | None:
+        """Store every value, with one dim block by block."""
+        sums = sums_by_blocks(self.kernel, axis)
+        assert sums is not None, "such a dim was chosen"
+        blocked = self.v.turned = Blocked(axis, sums.carried, whole=sums.whole)
+        stored = [(name, self.kernel.graph[id]) for name, id in _while_there(self.kernel)]
+        return store_by_blocks(self.v, blocked, stored, self._place, self._write)
+
     def _store_each(self) -> Refusal | None:
         """Store one value after the other."""
         for name, id in _while_there(self.kernel):
@@ -153,10 +164,7 @@ class _Kernel:
 
     def _store(self, name: str, node: Node) -> Refusal | None:
         """Store one value."""
-        v = self.v
-        along = self.tokens in node.type.names and self.tokens not in v.indices
-        there = v.at_tokens(node.id) if along else {}
-        place = there if isinstance(there, Refusal) else v.at(node, there)
+        v, place = self.v, self._place(node)
         if isinstance(place, Refusal):
             return place
         turn = self._turn(node, place)
@@ -183,6 +191,13 @@ class _Kernel:
             assert isinstance(part, Padded), "it was made so before"
             self._write(name, node, part, there)
         return None
+
+    def _place(self, node: Node) -> Place | Refusal:
+        """Where a value is stored: at the tokens of a program's rows, and all of its other axes."""
+        v = self.v
+        along = self.tokens in node.type.names and self.tokens not in v.indices
+        there = v.at_tokens(node.id) if along else {}
+        return there if isinstance(there, Refusal) else v.at(node, there)
 
     def _turn(self, node: Node, place: Place) -> Axis | None:
         """The dim that a value is stored along index by index, where it is made from tiles of

@@ -119,7 +119,10 @@ def term(v: Values, node: Node, place: Place, axis: Axis, index: Index) -> Made:
 
 def _in_turn(v: Values, node: Node, found: Summed) -> Made:
     """The elements of one index after the other, added up in a loop."""
-    label, axis = next(iter(found.axes.items()))
+    free = ((label, axis) for label, axis in found.axes.items() if not v.is_blocked(axis))
+    label, axis = next(free, ("", None))
+    if axis is None:
+        return v.refused(node, "a tile of three dims, of a block of what is summed")
     rest = {name: other for name, other in found.axes.items() if name != label}
     labels = [i.label for own in found.owns for i in own.values() if i.label]
     order = v.sorted([each for each in dict.fromkeys(labels) if each not in found.axes])

@@ -14,7 +14,7 @@ statements that were made on the way are read by nobody, and `swept` leaves them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -299,6 +299,12 @@ class Values:
             self._known[-1].made[key] = found
         return found
 
+    def forget(self, ids: Collection[int]) -> None:
+        """Have nodes of this graph made anew where they are asked for again in this block."""
+        made = self._known[-1].made
+        for key in [key for key in made if key[0] in ids and key[1] is self.frame]:
+            del made[key]
+
     def _made(self, node: Node, place: dict[str, Index]) -> Made:
         given = self.frame.given(node, place)
         if given is not None:
@@ -373,6 +379,15 @@ class Values:
         return isinstance(node.op, ir.Input) and node.op.name in self.frame.states
 
     # --- tiles ---
+
+    def is_blocked(self, axis: Axis) -> bool:
+        """Whether a loop is at a block of an axis."""
+        return False
+
+    @contextmanager
+    def all_at_once(self, axis: Axis) -> Iterator[None]:
+        """Values of all of an axis, where a loop is at a block of it."""
+        yield
 
     def matrices(self, node: Node, places: Sequence[Place]) -> list[int]:
         """The operands of a product that may be too large to be taken whole."""

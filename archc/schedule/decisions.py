@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Buffer, Kernel, Kernels
+from archc.ir.kernel import BLOCK, FEW, NARROW, NEAR, SUMMED, Buffer, Kernel, Kernels
 from archc.ir.value_names import is_saved
 from archc.schedule.cost import again
 from archc.schedule.program import Program, Step
@@ -25,6 +25,7 @@ REASONS: Mapping[str, str] = {
     "parts": "each has {} of {}, and stores its part of {}: PyTorch adds them up",
     "rows": "each has {} of {}, so that weights are loaded once for all of them",
     "undivided": "each has all dims: ops look across every one",
+    "blocked": "each has all dims, and makes {} of {} at a time: what is summed over it is carried",
     # buffers
     "result": "a result",
     "saved": "for the gradient",
@@ -102,6 +103,8 @@ def _is_pair(step: Step) -> bool:
 def _split(kernel: Kernel) -> Decision:
     if kernel.rows is not None:
         return Decision("rows", (str(kernel.most), f"`{kernel.rows.name}`"))
+    if kernel.blocked is not None:
+        return Decision("blocked", (str(BLOCK), f"`{kernel.blocked.name}`"))
     if kernel.split is None:
         return Decision("undivided")
     if kernel.second_split is not None:

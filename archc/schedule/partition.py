@@ -17,6 +17,7 @@ with PyTorch: sums over whole sequences, tables, solves.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from archc.dims import Axis
 from archc.ir import chunk as ck
@@ -26,6 +27,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernel, Kernels, made_here
 from archc.ir.roles import OUTPUT, PREPARE, SCAN, SCORES, SOLVE, SYSTEM, held
 from archc.ir.value_names import is_saved, unsaved
+from archc.lowering.blocked import sums_by_blocks
 from archc.schedule.axes import counts_chunks, own_dims, reduction_dims, scans_numbers
 from archc.schedule.kept import DIM, Kept
 from archc.schedule.levels import CHUNKS, PAIRS, Levels, is_renamed, kind_of, split_of
@@ -173,12 +175,13 @@ class _Partition:
         title = self._title(word)
         if turned is not None:
             most = BLOCK if any(isinstance(n.op, ck.BlockSums) for n in nodes) else MOST
-        return Kernel(
+        kernel = Kernel(
             title, self.graph, loads, home, grid, split, why=why, most=most,
             in_parts=self.kept.widths.exact,
             second_split=None if turned else self._second_split(nodes, split),
             turn=turned[1] if turned else None, renamed=renamed,
         )  # fmt: skip
+        return replace(kernel, blocked=blocked_dim(kernel))
 
     def _turned(self, nodes: Iterable[Node]) -> tuple[Axis, Axis] | None:
         """The dims of scans with two of them for every row, of which programs have a part and which
@@ -325,6 +328,24 @@ class _Partition:
             if given.id in self.names or isinstance(given.op, ir.Input):
                 return crossed - {*node.type.names}
         return crossed
+
+
+def blocked_dim(kernel: Kernel) -> Axis | None:
+    """The dim that a kernel goes along block by block: one of both states that it reads, which
+    would take 8 warps at once."""
+    graph, made = kernel.graph, made_here(kernel)
+    read = {o for n in made for o in n.operands if o in kernel.loads} - {*kernel.stores.values()}
+    grid = {axis.name for axis in kernel.grid}
+    dims = [[a for a in graph[id].type.axes if a.name not in grid] for id in sorted(read)]
+    states = [a for a in dims if len(a) > 1 and not any(map(_is_row, a))]
+    if len(states) < 2 or kernel.split is not None or kernel.turn is not None:
+        return None
+    shared = (axis for axis in states[0] if all(axis in axes for axes in states))
+    return next((axis for axis in shared if sums_by_blocks(kernel, axis) is not None), None)
+
+
+def _is_row(axis: Axis) -> bool:
+    return axis.kind == "stream" or axis.size.has(ck.CHUNK)
 
 
 def _renamings(graph: Graph, node: Node) -> list[tuple[str, str]]:

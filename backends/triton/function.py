@@ -12,7 +12,7 @@ from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, SHORT, Value
 from archc.backends.expression import UNARY, Text
 from archc.backends.triton.dense import dense, laid_out
-from archc.backends.triton.kernel_program import KernelProgram, launch_kernel_program
+from archc.backends.triton.kernel_program import KernelProgram, launch_kernel_program, warps_of
 from archc.backends.triton.launch import filled
 from archc.backends.triton.naming import pointer
 from archc.backends.triton.packed import read_by_chunks, why_alone
@@ -252,14 +252,14 @@ class KernelFunction(GraphFunction):
     def launch(self, made: KernelProgram, title: str, launch: Launch) -> None:
         """The lines that launch a kernel."""
         loaded = self.loaded(made, launch) if launch.loaded is None else launch.loaded
-        given = ("data", str(made.lowered.warps), *loaded)
+        given = ("data", warps_of(made), *loaded)
         known = self.settings.get(given)
         settings = (known, [], "") if known else ("settings_of(", [*given], ")")
         launch_kernel_program(self, made, title, launch, settings)
 
     def name_settings(self, made: KernelProgram, loaded: Sequence[str]) -> None:
         """The line that names how several kernels are launched, where that is long."""
-        given = ("data", str(made.lowered.warps), *loaded)
+        given = ("data", warps_of(made), *loaded)
         if loaded and given not in self.settings:
             name = self.settings[given] = self.body.names.fresh("settings")
             self.body.writer.call(f"{name} = settings_of(", [*given], ")")

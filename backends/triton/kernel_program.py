@@ -13,10 +13,11 @@ from archc.backends.triton.printer import mentioned
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir.graph import Node
-from archc.ir.kernel import BLOCK, Buffer, Kernel, Kernels
+from archc.ir.kernel import BLOCK, WHOLE, Buffer, Kernel, Kernels
 from archc.ir.value_names import is_saved
+from archc.lowering.blocked import TURN
 from archc.lowering.kernel_values import Memory, made_here
-from archc.lowering.kernels import Lowered
+from archc.lowering.kernels import ROW_WARPS, Lowered
 from archc.lowering.paired import DIMS, DIMS_OF_A_PART
 from archc.lowering.twice import HARD
 from archc.tile.language import Program
@@ -31,6 +32,9 @@ NUMBERS = {
 }  # fmt: skip
 """How kernels count, where `data` is the dtype of the data; `STAGES` is the most (`staged`)."""
 
+
+IS_NARROW = "data.itemsize == 2"
+"""Whether data have 16 bits, in a generated file."""
 
 THREE_PROGRAMS, FOUR_PROGRAMS = 168, 128
 """Registers of a thread with which so many programs of 4 warps run at once."""
@@ -150,9 +154,20 @@ def _flags(function: KernelFunction, made: KernelProgram) -> str:
     return name
 
 
-def part_of(name: str) -> int:
-    """The longest part of a dim that a loop takes."""
-    return DIMS_OF_A_PART if name == DIMS.name else BLOCK
+def part_of(name: str) -> str:
+    """The longest part of a dim that a loop takes. Of float32 a loop for all that is stored takes
+    the whole dim: twice the warps hold it, and no loop has to keep what it shares."""
+    if name.endswith(f"_{TURN}"):
+        return f"{BLOCK} if {IS_NARROW} else {WHOLE}"
+    return str(DIMS_OF_A_PART if name == DIMS.name else BLOCK)
+
+
+def warps_of(made: KernelProgram) -> str:
+    """How many warps a program has."""
+    count = made.lowered.warps
+    if made.kernel.blocked is None or count > ROW_WARPS:
+        return str(count)
+    return f"{count} if {IS_NARROW} else {2 * count}"
 
 
 def _sizes(function: KernelFunction, made: KernelProgram, launch: Launch) -> dict:
