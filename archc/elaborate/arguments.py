@@ -33,7 +33,7 @@ def declare_arguments(
         value = given.get(name)
         needed = name in sizes and not (_is_none(value) and name in open_ends)
         if isinstance(value, Option) and needed and not isinstance(default, Option):
-            raise _no_size(scope, decl, parameter, value)
+            raise _no_size(scope, decl, parameter, reprlib.repr(value.value))
         settled = default if value is None and name not in symbolic else value
         if isinstance(settled, Option) or (settled is value and isinstance(settled, LayerRef)):
             inside = replace(scope, several=mentioned_often(decl.body))
@@ -43,7 +43,10 @@ def declare_arguments(
             scope.context.paths.add(name)  # one layer, however often it is applied
             scope.context.args.append(ir.Arg(name, None))
         else:
-            is_size = name in sizes and (default is None or not _fractional(default))
+            is_size = name in sizes
+            if is_size and parameter.default is not None and _is_no_size(default):
+                text = parameter.default.span.text
+                raise _no_size(scope, decl, parameter, f"`{text}`")
             exact = default if isinstance(default, sympy.Expr) else None
             try:
                 symbol = _number(scope, name, value, exact, is_size, keep=name in symbolic)
@@ -53,19 +56,21 @@ def declare_arguments(
                 scope.dims[name] = (Axis(name, symbol),)
 
 
-def _no_size(scope: Scope, decl: tree.Decl, parameter: tree.Parameter, value: Option) -> Refused:
-    """An option that is given where a size is needed."""
+def _no_size(scope: Scope, decl: tree.Decl, parameter: tree.Parameter, found: str) -> Refused:
+    """What is given where a size is needed."""
     return scope.error(
         "E0503",
         f"`{parameter.name}` of `{decl.name}` must be a size, a whole number that is not negative, "
-        f"but it is {reprlib.repr(value.value)}",
+        f"but it is {found}",
         parameter.span,
     )
 
 
-def _fractional(value: Value) -> bool:
-    """Whether a default says that a number need not be whole."""
-    return isinstance(value, sympy.Expr) and value.is_number and not value.is_integer
+def _is_no_size(default: Value | None) -> bool:
+    """Whether a default is a number that is no size."""
+    if not isinstance(default, sympy.Expr) or not default.is_number:
+        return False
+    return not (default.is_integer and default.is_nonnegative)
 
 
 def _is_none(value: Value | None) -> bool:

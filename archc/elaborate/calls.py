@@ -320,6 +320,7 @@ def diag(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...])
             node.span,
             "`diag` takes a vector",
             others=[(value.origin, "from here")],
+            helps=["a number scales as it is: `a * S[t-1]`"] if not axes else [],
         )
     rows, cols = ops.settle((axes[0], axes[0]), scope.hidden)
     delta = ops.node(scope, ir.Delta(rows, cols), span=node.span)

@@ -196,15 +196,13 @@ def _mismatch(
         if (scope.memory or scope.rows) and len(scope.visible(value)) == 1:
             kind = "a row " if value.row else "a column "
         sides.append(f"`{at.text}` is {kind}{ops.shape(scope, value)}")
-    message = f"`@` cannot join `{va[-1]}` with `{vb[0]}`" if va and vb else ""
-    return scope.error(
-        "E0301",
-        message or f"`@` with `{(spans[1] if va else spans[0]).text}`, which has no dims",
-        span,
-        "; ".join(sides),
-        others=_origins(scope, a, b, spans),
-        helps=_joined(scope, a, b, spans),
-    )
+    label, others = "; ".join(sides), _origins(scope, a, b, spans)
+    helps = _joined(scope, a, b, spans)
+    if not va or not vb:
+        message, name = "has no dims, and `@` joins one", spans[1 if va else 0].text
+        return scope.missing("E0301", name, message, span, label, helps, others)
+    message = f"`@` cannot join `{va[-1]}` with `{vb[0]}`"
+    return scope.error("E0301", message, span, label, others=others, helps=helps)
 
 
 def _joined(scope: Scope, a: Tensor, b: Tensor, spans: tuple[Span, Span]) -> list[str]:
@@ -216,12 +214,15 @@ def _joined(scope: Scope, a: Tensor, b: Tensor, spans: tuple[Span, Span]) -> lis
     if scope.memory and len(va) == 1 == len(vb) and not a.row and not b.row:
         return [f"an inner product is `{left}.T @ {right}`, an outer product `{left} @ {right}.T`"]
     helps = [*_of_heads(scope, (*vb, *va)), *_of_groups(scope, va, vb)]
+    if scope.memory and len(va) == 1 == len(vb) and a.row and not b.row and left.endswith(".T"):
+        return [*helps, f"an outer product is `{left.removesuffix('.T')} @ {right}.T`"]
     if scope.memory and len(va) == 1 and not a.row and len(vb) == 2 and joinable(va[0], vb[0]):
         before = f"`{left} @ {right}` has its value in front of the block"
         return [f"write `{right}.T @ {left}`: a vector is a column here; {before}"]
     shared = [x.base for x in va if x.base in {y.base for y in vb}]
     if scope.memory and len(va) == 2 and joinable(va[0], vb[0]):
-        helps += [f"transpose the matrix: `{left}.T @ {right}`"]
+        turned = left.removesuffix(".T") if left.endswith(".T") else f"{left}.T"
+        helps += [f"transpose the matrix: `{turned} @ {right}`"]
     elif not scope.memory and len(_ways(vb, va)) == 1:
         where = "the dims that are joined stand last on the left and first on the right"
         helps += [f"write `{right} @ {left}`: {where}"]

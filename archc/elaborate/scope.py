@@ -210,14 +210,16 @@ class Scope:
         return self.session.report.add(found)
 
     def missing(
-        self, code: str, name: str, message: str, span: Span, label: str, helps: Sequence[str]
-    ) -> Refused:
-        """The error for a name that is not there: one for all places where it is used."""
+        self, code: str, name: str, message: str, span: Span, label: str, helps: Sequence[str],
+        others: Sequence[tuple[Span | None, str]] = (),
+    ) -> Refused:  # fmt: skip
+        """The error for a name that is not there, or not of use: one for all places."""
         session = self.session
         key = (code, name, self.context, self.site)
         place = session.missing.get(key)
         if place is None:
-            refused = self.error(code, f"`{name}` {message}", span, label, helps=helps)
+            message = f"`{name}` {message}"
+            refused = self.error(code, message, span, label, others=others, helps=helps)
             session.missing[key] = len(session.report.diagnostics) - 1
             return refused
         found = session.report.diagnostics[place]
@@ -288,6 +290,9 @@ class Scope:
                 return declared
             known = self.known()
             helps = [*(habits.of_value(name, known) or did_you_mean(name, known))]
+            remark = habits.in_text(span.source, span.start)
+            if remark is not None and remark.span.text.startswith("//"):
+                helps = [remark.help]
             if self.axis_named(name) is not None:
                 helps = [f"`{name}` is a dim here; its positions are `index[{name}]`"]
             elif not helps:

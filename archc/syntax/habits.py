@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from archc.source import Source, Span
-from archc.syntax.habits_table import FILE, MODULES, NAMES, READ, SAME, STEP, TEXTS, Habit
+from archc.syntax.habits_table import FILE, MODULES, NAMES, READ, SAME, STEP, Habit
+from archc.syntax.habits_texts import TEXTS
 
 DOTTED = re.compile(r"(?:\b([A-Za-z_]\w*)|(?<=[\])]))((?:\.[A-Za-z_]\w*)+)")
 """`torch.nn.functional.silu`, `x.softmax`, `self.W`, or `.view` behind a bracket."""
@@ -127,8 +128,9 @@ def in_text(source: Source, offset: int) -> Advice | None:
     text = _without_comment(source.line(line))
     for match, help in _matches(text):
         if match.start() <= offset - start <= match.end():
-            first = match.end() - len(match[0].lstrip())
-            last = match.start() + len(match[0].rstrip())
+            at = "at" if "at" in match.re.groupindex else 0
+            first = match.end(at) - len(match[at].lstrip())
+            last = match.start(at) + len(match[at].rstrip())
             return Advice(Span(source, start + first, start + last), help)
     return None
 

@@ -26,6 +26,7 @@ STRANGE = re.compile(
     r"[^\n\r\x20-\x7e\u00a0-\uffff]|[\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
 )
 NUMBER = re.compile(r"(?<![\w.])[\d.]+(?:[eE][-+]?\d+)? *$")
+LAST = re.compile(r"([A-Za-z_]\w*'*) +$")
 OPERATORS = ("+", "-", "*", "/", "@", "(", ".", "**", "//", "%", "<", ">")
 
 SHOWN = {"_NL": "end of the line", "_INDENT": "indented line", "_DEDENT": "end of the block"}
@@ -271,16 +272,24 @@ def _unexpected(
     shown = f"`{str(token).splitlines()[0]}`" if str(token).strip() else "space"
     found = SHOWN.get(token.type, shown)
     notes = [f"expected {', '.join(expected)}"] if 0 < len(expected) <= 6 else []
-    helps = []
-    if {"`=`", "`,`"} <= set(expected) and str(token) in OPERATORS:
-        helps = ["a line gives a value its name: `z = ...`"]
-    elif token.type == "_NL" and "`:`" in expected:
-        helps = ["end the line that opens a block with `:`"]
-    elif source.line(at.line).strip() == str(token) and token.type in DOCUMENTED:
-        helps = [DOCUMENTED[token.type]]
-    elif str(token) in (")", "]"):
-        helps = ["no bracket is open here"] if _unopened(source.line(at.line)) else []
+    helps = _helps(source, token, at, expected)
     return report.error("E0012", f"unexpected {found}", at, notes=notes, helps=helps)
+
+
+def _helps(source: Source, token: Token, at: Span, expected: Sequence[str]) -> list[str]:
+    """What to write in place of an unexpected word, by what was expected there."""
+    before = source.line(at.line)[: at.column - 1]
+    if {"`=`", "`,`"} <= set(expected) and str(token) in OPERATORS:
+        return ["a line gives a value its name: `z = ...`"]
+    if token.type == "_NL" and "`:`" in expected:
+        return ["end the line that opens a block with `:`"]
+    if source.line(at.line).strip() == str(token) and token.type in DOCUMENTED:
+        return [DOCUMENTED[token.type]]
+    if token.type == "NAME" and "`,`" in expected and (left := LAST.search(before)):
+        return [f"write a comma between them: `{left[1]}, {token}`"]
+    if str(token) in (")", "]") and _unopened(source.line(at.line)):
+        return ["no bracket is open here"]
+    return []
 
 
 def _two_names(error: UnexpectedInput) -> tuple[int, str] | None:

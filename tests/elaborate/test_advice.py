@@ -74,6 +74,25 @@ CASES = {
     "a product with no dims": (
         ["l = sum[d](x * x)", "output y = l @ W"], "E0301", "l @ W", "scale with `*`",
     ),
+    "a value with no dims, twice": (
+        ["l = sum[d](x * x)", "a = l @ W", "output y = a + l @ W"], "E0301", "l @ W",
+        "scale with `*`",
+    ),
+    "a row times a column": (
+        ["recurrence S[K, K'] over H:", "    S[t] = S[t-1] + q.T @ xw", "output S"], "E0301",
+        "q.T @ xw", "an outer product is `q @ xw.T`",
+    ),
+    "a transpose too many": (
+        ["recurrence S[n, K] over H:", "    S[t] = S[t-1] + xw @ q.T", "    o = S[t].T @ q",
+         "output o"], "E0301", "S[t].T @ q", "`S[t] @ q`",
+    ),
+    "a diagonal of a number": (
+        ["recurrence S[K] over H:", "    S[t] = diag(sum[d](x)) @ S[t-1] + q", "output S"],
+        "E0304", "diag(sum[d](x))", "`a * S[t-1]`",
+    ),
+    "a remark behind two strokes": (
+        ["output y = x // remark"], "E0201", "remark", "`#` before a comment",
+    ),
     "a column on the left": (
         ["recurrence s[n]:", "    s[t] = s[t-1] + x @ W", "output s"], "E0301", "x @ W",
         "`W.T @ x`",
@@ -168,3 +187,16 @@ def test_a_name_that_is_missing_is_one_finding_for_all_its_places() -> None:
 
 def test_two_missing_names_are_two_findings() -> None:
     assert len(findings("z = p + x", "w = r + x", "output y = x")) == 2
+
+
+@pytest.mark.parametrize("default", ["32.5", "-1"])
+def test_a_default_that_is_no_size(default: str) -> None:
+    """A dim would have that length; a number that is no dim may be anything."""
+    text = f"layer L(d, K = {default}, u = {default}):\n    input x[d]\n    param W[d, K]\n"
+    with pytest.raises(ArchError) as refused:
+        text += "    output y = u * (x @ W)\n"
+        elaborate(parse(Source("mine.arch", text)), None, {}, import_source)
+    (finding,) = refused.value.diagnostics
+    assert finding.code == "E0503" and finding.label is not None
+    assert finding.label.span.text == f"K = {default}"
+    assert finding.message.endswith(f"but it is `{default}`")

@@ -17,7 +17,8 @@ from archc.ir.verify import verify
 from archc.source import Source
 from archc.specfile import import_source
 from archc.syntax.habits import RULES, said
-from archc.syntax.habits_table import FILE, NAMES, READ, SAME, STEP, TEXTS, Habit
+from archc.syntax.habits_table import FILE, NAMES, READ, SAME, STEP, Habit
+from archc.syntax.habits_texts import TEXTS
 from archc.syntax.parse import parse
 
 ROOT = Path(__file__).parents[2]

@@ -108,11 +108,20 @@ def test_spaces_of_other_kinds_do_no_harm_in_words() -> None:
         ('"""too late"""', '"""too late"""', "a docstring is the first line of its layer"),
         ('z = x if c == "a else x', '"', "never closed"),
         ("z = 值", "值", "ASCII letters"),
+        ("param u[d]; w(d) = 1", "w(d)", "square brackets"),
+        ("output y = f(x, d), x", ", x", "a statement for each"),
+        ("recurrence s[d] over H, chunk 64:", "chunk 64", "`chunk: size 64`"),
+        ("z = f(x d)", "d", "`x * d`"),
     ],
 )
 def test_the_mark_stands_at_the_mistake(line: str, part: str, says: str) -> None:
     _, at, text, shown = only(HEAD + f"    {line}\n    output x\n")
     assert (at, text) == (3, part) and says in shown
+
+
+def test_sizes_side_by_side() -> None:
+    code, _, text, shown = only("layer L(d H, K = 2):\n    input x[d]\n    output x\n")
+    assert (code, text) == ("E0012", "H") and "a comma between them: `d, H`" in shown
 
 
 def test_a_habit_behind_an_open_bracket_is_not_blamed() -> None:

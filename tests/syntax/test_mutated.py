@@ -10,7 +10,8 @@ from archc.diagnostics import ArchError, Diagnostic
 from archc.elaborate.elaborate import elaborate
 from archc.source import Source
 from archc.specfile import bundled, import_source, read
-from archc.syntax.habits_table import NAMES, TEXTS
+from archc.syntax.habits_table import NAMES
+from archc.syntax.habits_texts import TEXTS
 from archc.syntax.parse import parse
 
 PIECES = (
