@@ -134,6 +134,11 @@ def vectors_of(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
+def side_by_side(table: Tensor, dim: int) -> Tensor:
+    """A table whose numbers along a dim lie one after the other: pairs of a block read near ones."""
+    return table.movedim(dim, -1).contiguous().movedim(-1, dim)
+
+
 def fold_blocks(program: str, dtype: torch.dtype, *dims: int) -> tuple[int, int, dict]:
     """How many readers and how many tokens read are in a block of an attention's kernel, and how it
     is launched; `dims` are the lengths of its vectors."""

@@ -143,6 +143,8 @@ class FoldOp:
             name = self.arguments[source.name]
             dtype = WIDE if source.real else "torch.int32"
             text = f"vectors_of({name}, data)" if source.dim is not None else f"{name}.to({dtype})"
+            if source.table is not None:
+                text = f"side_by_side({text}, {source.type.names.index(source.table.name)})"
             writer.line(f"{name} = {text}")
 
     def _blocks(self, writer: Writer, kind: str) -> None:

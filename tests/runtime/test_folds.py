@@ -1,10 +1,11 @@
-"""How kernels of few readers are launched."""
+"""How kernels of folds are launched, and what they are given."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from archc.runtime.folds import part_blocks
+from archc.runtime.folds import part_blocks, side_by_side
 
 
 def test_a_sequence_without_tokens() -> None:
@@ -12,3 +13,10 @@ def test_a_sequence_without_tokens() -> None:
     cpu = torch.device("cpu")
     rows, columns, parts, _ = part_blocks(torch.float32, 0, 4, 0, cpu, 32)
     assert rows >= 16 and columns >= 16 and parts == 1
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((7, 3), 0), ((3, 7), 1), ((2, 7, 3), 1)])
+def test_numbers_of_a_table_lie_side_by_side(shape: tuple[int, ...], dim: int):
+    table = torch.randn(shape)
+    found = side_by_side(table, dim)
+    assert torch.equal(found, table) and found.stride(dim) == 1
