@@ -135,7 +135,7 @@ def vectors_of(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def side_by_side(table: Tensor, dim: int) -> Tensor:
-    """A table whose numbers along a dim lie one after the other: pairs of a block read near ones."""
+    """A table with a dim's numbers one after the other: pairs of a block read near ones."""
     return table.movedim(dim, -1).contiguous().movedim(-1, dim)
 
 
