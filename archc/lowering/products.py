@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from archc.dims import Axis
 from archc.ir import layer as ir
+from archc.ir.free_names import marked
 from archc.ir.graph import Node
 from archc.ir.kernel import POINTWISE
 from archc.lowering.algebra import reduced
@@ -62,6 +63,7 @@ def _places(v: Values, node: Node, out: Mapping[str, Index]) -> Summed | Refusal
     graph, taken = v.frame.graph, {index.label for index in out.values()}
     owns: list[Own] = []
     summed: dict[str, Axis] = {}
+    inner: dict[str, str] = {}
     for labels, operand in zip(node.op.ins, node.operands, strict=True):
         own: Own = {}
         for label, axis in zip(labels, graph[operand].type.axes, strict=True):
@@ -72,9 +74,10 @@ def _places(v: Values, node: Node, out: Mapping[str, Index]) -> Summed | Refusal
             if given is not None and given.label is None:
                 reason = f"sum over {axis.name}, of which a program has one index"
                 return v.refused(node, reason)
-            inner = f"{label}'" if label in taken else label
-            own[axis.name] = v.whole(axis, inner)
-            summed[inner] = axis
+            if label not in inner:
+                inner[label] = marked(label, {*taken, *inner.values()})
+            own[axis.name] = v.whole(axis, inner[label])
+            summed[inner[label]] = axis
         owns.append(own)
     order = tuple(str(index.label) for index in out.values() if index.label)
     return Summed(owns, summed, order)
