@@ -17,6 +17,7 @@ import sympy
 
 from archc.dims import Axis
 from archc.ir import layer as ir
+from archc.ir.chunk import start
 from archc.ir.free_names import marked
 from archc.ir.graph import Node
 from archc.ir.kernel import Kernel
@@ -35,7 +36,7 @@ from archc.lowering.values import (
     Values,
 )
 from archc.tile.compose import Composer, Tile, ceil_div, size
-from archc.tile.language import Buffer, Dim, Program
+from archc.tile.language import Block, Buffer, Dim, For, Load, Program, Type, statements
 from archc.tile.unread import swept
 
 ROWS = 16
@@ -78,6 +79,34 @@ class Spread:
     products: int
     exchange: Buffer
     counter: Buffer
+
+
+@dataclass(frozen=True)
+class Held:
+    """The tiles of a program that decide whether it has room: of states, of the matrices of weights
+    that it loads once, and of what it reads at a token."""
+
+    states: tuple[Type, ...]
+    weights: tuple[Type, ...]
+    moving: tuple[Type, ...]
+
+
+def held_by(made: Stepping, op: ir.Recurrence) -> Held:
+    """The tiles of the program of a Recurrence."""
+    body = made.program.body
+    loops = (s for s in statements(body) if isinstance(s.op, For))
+    tokens = next(loop for loop in loops if loop.results)  # the first that carries something
+    captures = {*made.tensors.values()} - {made.tensors[start(each.name)] for each in op.states}
+
+    def read(block: Block) -> dict[Buffer, Type]:
+        loads = (s for s in statements(block) if isinstance(s.op, Load))
+        return {s.op.buffer: s.results[0].type for s in loads if s.op.buffer in captures}
+
+    moving, every = read(tokens.blocks[0]), read(body)
+    still = (type for buffer, type in every.items() if buffer not in moving)
+    weights = (type for type in still if len(type.dims) > 1)
+    states = (value.type for value in tokens.results[: len(op.states)])
+    return Held(tuple(states), tuple(weights), tuple(moving.values()))
 
 
 def stepping(

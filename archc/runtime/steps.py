@@ -80,12 +80,13 @@ def step_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def step_fits(numbers: int, weights: int, moving: int, dtype: torch.dtype) -> bool:
-    """Whether a program has room: 2^15 `numbers` of states in registers, which are half of them;
+    """Whether a program has room: 2^17 `numbers` of states in registers, or in the local memory of
+    threads from about 2^15 on, where a token still takes far less than the launches of a loop;
     and in the 227 KB of shared memory of a processor (sm_90) the weights (in float32 twice, as
     products are made of parts of them), the values of a token and 16 KB for what threads share."""
     held = weights * (8 if dtype.itemsize > 2 else 2)
     shared = held + moving * 4 + (16 << 10) if weights else 0
-    return numbers <= 1 << 15 and shared <= 227 << 10
+    return numbers <= 1 << 17 and shared <= 227 << 10
 
 
 def grid_split(

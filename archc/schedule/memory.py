@@ -10,7 +10,7 @@ Every other tile is in registers as long as it is needed.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,12 +19,13 @@ from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.kernel import BLOCK, POINTWISE, WHOLE, Kernel, loaded_by_walk, warps
 from archc.ir.sizes import evaluate
-from archc.lowering.steps import Stepping, stepping
+from archc.lowering.steps import Stepping, held_by, stepping
 from archc.lowering.values import Refusal
 from archc.schedule.devices import REFERENCE, Budget
 from archc.schedule.levels import is_renamed
 from archc.schedule.operands import PAIRED, is_product, matrices, summed, tile_of_rows
 from archc.schedule.program import OUTER, STATE, WIDE, Key, Program, Setting, Step
+from archc.tile import language as tile
 from archc.tile.language import Dot, statements
 from archc.tile.resources import Launch
 
@@ -422,13 +423,28 @@ def walks_tokens(kernel: Kernel) -> bool:
 
 def of_steps(kernel: Kernel, setting: Setting) -> OnChip:
     """The most that a program holds at a time, with the shortest block of each shared dim; nothing,
-    where there is no program. A launch in a generated file (`step_fits`) takes the loop in PyTorch
-    where that is more than there is."""
+    where there is no program."""
     made = stepping(kernel)
     if isinstance(made, Refusal):
         return OnChip(0, 0)
     held = Launch(made.program, _known(made, setting)).on_chip()
     return OnChip(held.shared, held.held)
+
+
+def numbers_of_steps(kernel: Kernel, setting: Setting) -> tuple[int, int, int]:
+    """The numbers of states, of weights, and of what is read at a token, of a program of `steps`: a
+    launch in a generated file (`step_fits`) takes the loop in PyTorch where they are too many."""
+    made = stepping(kernel)
+    if isinstance(made, Refusal) or kernel.walk is None:
+        return 0, 0, 0
+    held = held_by(made, kernel.graph[kernel.walk].op)
+    known = {name: size for name, size in _known(made, setting).items() if isinstance(size, int)}
+
+    def total(types: Sequence[tile.Type]) -> int:
+        lengths = ([int(evaluate(dim.length, known)) for dim in each.dims] for each in types)
+        return sum(map(math.prod, lengths))
+
+    return total(held.states), total(held.weights), total(held.moving)
 
 
 def _known(made: Stepping, setting: Setting) -> dict[str, int | float | str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -21,7 +22,7 @@ from archc.ir.text import op_text
 from archc.lowering.grid_steps import PAIR, over_grid
 from archc.lowering.values import Refusal
 from archc.recurrence.chunk.loops import named as quoted
-from archc.runtime.steps import grid_way
+from archc.runtime.steps import grid_way, step_fits
 from archc.schedule.cost import Cost
 from archc.schedule.decisions import (
     Decision,
@@ -30,6 +31,7 @@ from archc.schedule.decisions import (
     of_buffer,
     of_kernel,
 )
+from archc.schedule.memory import numbers_of_steps
 from archc.show.amounts import COLUMNS, in_lines, in_short, in_time, percent
 from archc.show.planned import Part, Planned
 from archc.show.walks import Division, division, walks_chunks
@@ -178,12 +180,17 @@ def _too_large(plan: Planned, part: Part) -> Iterator[str]:
     """Kernels that cannot run with these sizes, and what is done instead."""
     budget, loop = plan.conditions.device.budget, _by_token(part)
     for cost in part.cost.kernels:
-        large = cost.chip.shared > budget.shared
-        if large or (loop and cost.chip.registers > 4 * budget.registers):
-            kernel = next(each for each in part.kernels.kernels if each.name == cost.name)
+        kernel = next(each for each in part.kernels.kernels if each.name == cost.name)
+        if not _has_room(plan, kernel) if loop else cost.chip.shared > budget.shared:
             then = instead_of(kernel, plan) if loop else "calls are refused"
             said = f"{short(plan, cost.name)} does not fit on chip: {then}"
             yield from textwrap.wrap("    " + said, COLUMNS, subsequent_indent=" " * 6)
+
+
+def _has_room(plan: Planned, kernel: Kernel) -> bool:
+    """Whether a launch of a walk of tokens finds that a program has room."""
+    dtype = getattr(torch, plan.setting.dtype)
+    return step_fits(*numbers_of_steps(kernel, plan.setting), dtype)
 
 
 def _by_token(part: Part) -> bool:
@@ -212,10 +219,9 @@ def _of_kernel(plan: Planned, part: Part, kernel: Kernel) -> Iterator[str]:
 
 
 def _holds(plan: Planned, part: Part, cost: Cost) -> str:
-    """The most that a program has on chip at a time; a walk of tokens has room, or is none."""
+    """The most that a program has on chip at a time."""
     chip, most = cost.chip, 4 * plan.conditions.device.budget.registers
-    over = chip.registers > most and not _by_token(part)
-    spills = ", more than there are: it spills" if over else ""
+    spills = ", more than there are: it spills" if chip.registers > most else ""
     shared, registers = in_short(chip.shared), in_short(chip.registers)
     return f"holds {shared}B of shared memory and {registers}B of registers{spills}"
 

@@ -22,7 +22,7 @@ from archc.ir import layer as ir
 from archc.ir.chunk import final, start
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.kernel import Kernel
-from archc.lowering.steps import BLOCK, INDICES, Stepping, stepping
+from archc.lowering.steps import BLOCK, INDICES, Stepping, held_by, stepping
 from archc.lowering.values import Refusal
 from archc.tile import language as tile
 
@@ -123,36 +123,21 @@ class StepLaunch:
         lengths = (dim.length for dim in type.dims)
         return [str(n) if n.is_Integer else self._block(str(n)) for n in lengths]
 
-    def _tokens(self) -> tile.Statement:
-        """The loop over the tokens: the first one that carries something."""
-        loops = (s for s in tile.statements(self.made.program.body) if isinstance(s.op, tile.For))
-        return next(loop for loop in loops if loop.results)
-
-    def _read(self, block: tile.Block) -> dict[tile.Buffer, tile.Type]:
-        """The buffers of captures that a block reads, each with the type of its tile."""
-        states = {self.made.tensors[start(state.name)] for state in self.op.states}
-        loads = (s for s in tile.statements(block) if isinstance(s.op, tile.Load))
-        captures = {*self.made.tensors.values()} - states
-        return {s.op.buffer: s.results[0].type for s in loads if s.op.buffer in captures}
-
     def write_sizes(self, writer: Writer) -> None:
         """The lines that say how many numbers a program holds: of states, in registers; of weights,
         and of what it reads at a token."""
-        split, program, loop = self.kernel.split, self.made.program, self._tokens()
-        states = [value.type for value in loop.results[: len(self.op.states)]]
+        split, program, held = self.kernel.split, self.made.program, held_by(self.made, self.op)
         if split is not None:
-            largest = max(states, key=lambda type: len(type.dims))
+            largest = max(held.states, key=lambda type: len(type.dims))
             rest = [dim for dim in largest.dims if dim.length != BLOCK]
             others = " * ".join(self._tile(tile.Type("f32", tuple(rest)))) or "1"
             dots = any(isinstance(s.op, tile.Dot) for s in tile.statements(program.body))
             programs = " * ".join(self.body.ask(self.body.length(a).text) for a in self.kernel.grid)
             least = 16 if dots else 8
             writer.line(f"part = step_part({self._size(split)}, {others}, {least}, {programs})")
-        writer.line(f"numbers = {total([self._tile(type) for type in states])}")
-        moving, every = self._read(loop.blocks[0]), self._read(program.body)
-        weights = [self._tile(type) for buffer, type in every.items() if buffer not in moving]
-        writer.line(f"weights = {total([each for each in weights if len(each) > 1])}")
-        writer.line(f"moving = {total([self._tile(type) for type in moving.values()])}")
+        every = {"numbers": held.states, "weights": held.weights, "moving": held.moving}
+        for name, types in every.items():
+            writer.line(f"{name} = {total([self._tile(type) for type in types])}")
 
     # --- the launch ---
 

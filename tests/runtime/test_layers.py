@@ -44,8 +44,8 @@ def test_parameters_of_an_example_lie_in_their_range(share: float) -> None:
 
 
 def test_room_of_a_program_that_takes_steps() -> None:
-    """32,768 numbers of states in 64 K registers; weights in 227 KB, in float32 twice."""
-    assert step_fits(32_768, 0, 0, torch.float32) and not step_fits(32_769, 0, 0, torch.float32)
+    """Numbers of states of twice the 64 K registers; weights in 227 KB, in float32 twice."""
+    assert step_fits(131_072, 0, 0, torch.float32) and not step_fits(131_073, 0, 0, torch.float32)
     free = (227 - 16) * 1024
     for dtype, each in ((torch.bfloat16, 2), (torch.float32, 8)):
         assert step_fits(1, free // each, 0, dtype) and not step_fits(1, free // each, 1, dtype)

@@ -94,6 +94,15 @@ def test_a_loop_that_nobody_asked_for_says_why() -> None:
     assert not plans("lstm")[0].kept, "`chunk: sequential`"
 
 
+def test_a_walk_whose_tiles_spill_is_a_kernel_as_its_launch_decides() -> None:
+    """Two states of 128 x 128 that products read in turn, and more than registers hold for them."""
+    cell = Path(__file__).parents[1] / "backends/triton/cells/orthogonal.arch"
+    for large, refused in ((128, False), (512, True)):
+        text = as_text(plans_of(archc.load(str(cell), K=large, V=large).layer, Conditions()))
+        assert ("step does not fit on chip" in text) is refused
+        assert "more than there are: it spills" in text
+
+
 def test_states_that_are_matrices_are_made_again_where_they_are_too_many() -> None:
     """4 bytes of 2 states of 128 x 128, 32 heads of 2 sequences, before each of T tokens."""
     spec = Path(__file__).parents[1] / "backends/triton/cells/momentum.arch"

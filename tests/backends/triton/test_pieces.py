@@ -94,7 +94,7 @@ def test_warps_hold_64_numbers_a_thread_or_a_few_more() -> None:
 
 
 def test_room_of_a_program_that_walks_tokens() -> None:
-    assert step.step_fits(1 << 15, 0, 10**9, F32) and not step.step_fits((1 << 15) + 1, 0, 0, F32)
+    assert step.step_fits(1 << 17, 0, 10**9, F32) and not step.step_fits((1 << 17) + 1, 0, 0, F32)
     room = 227 * 1024 - 16 * 1024
     for dtype, each in ((F32, 8), (BF16, 2), (F16, 2)):
         most = (room - 4 * 100) // each
