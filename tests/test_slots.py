@@ -144,6 +144,55 @@ def test_what_chooses_among_blocks_is_as_if_alone(
             assert after is None or (after[0] - wanted).abs().max() < 1e-9 * wanted.abs().max()
 
 
+TOKENS = """
+layer Tokens(d, H, K, n = 3):
+    input x[d]
+    param W_q[d, H, K]; W_k[d, K]; W_v[d, K]; W_o[H, K, d]
+    q = x @ W_q
+    k = x @ W_k
+    v = x @ W_v
+    index s <= t:
+        I = sum[H](relu(q[t] @ k[s]))
+    chosen = top(n, I)
+    attend s <= t in chosen over H:
+        o = {}
+    output y[d] = o @ W_o
+"""
+
+
+@pytest.mark.parametrize("pages", [0, 12])
+@pytest.mark.parametrize(
+    ("read", "taken_alone"),
+    [
+        ("softmax(q[t].T @ k[s] / sqrt(K)) @ v[s]", True),
+        ("sum[s](relu(q[t].T @ k[s]) * v[s])", True),
+        ("softmax(q[t].T @ k[s] - (t - s) / 9) @ v[s]", False),
+        ("softmax(q[t].T @ k[s], 0.5) @ v[s] + v[t]", True),
+    ],
+)
+@torch.no_grad()
+def test_chosen_tokens_are_taken_out_of_caches(
+    read: str, taken_alone: bool, pages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where places of tokens matter, all of them are read, and those that are not chosen masked."""
+    for module in ("archc.runtime.paged", "archc.slots"):
+        monkeypatch.setattr(f"{module}.PAGE", 4)
+    spec = archc.parse(TOKENS.format(read))
+    layer = randomise(spec.module(d=6, H=2, K=4, dtype=torch.float64), seed=0).eval()
+    assert ("taken_in_slots" in slots_text_of(spec.layer)) == taken_alone
+    x = torch.randn(3, max(LENGTHS) + MORE, 6, dtype=torch.float64)
+    whole, slots = layer(x), Slots(layer, 3, max(LENGTHS) + MORE, pages=pages)
+    for slot, length in enumerate(LENGTHS):
+        slots.put(slot, layer(x[slot : slot + 1, :length], return_state=True)[1])
+    for more in range(MORE):
+        slots.lengths = [length + more + 1 for length in LENGTHS]
+        slots.make_room()
+        at = torch.tensor(LENGTHS) + more
+        made = slots.run(x[torch.arange(3), at][:, None], torch.ones(3, dtype=torch.bool))
+        wanted = whole[torch.arange(3), at]
+        assert (made[:, 0] - wanted).abs().max() < 1e-9 * wanted.abs().max(), more
+
+
 MIXED = """
 layer Mixed(d, size = 2):
     input x[d]

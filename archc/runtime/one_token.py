@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from archc.runtime.layers import softmax_attention
+from archc.runtime.listings import places_of
 from archc.runtime.paged import Pages
 
 
@@ -83,6 +84,21 @@ def kept_at(cache: Any, pos: Tensor) -> Tensor:
     if isinstance(cache, Pages):
         return cache.at(pos)
     return cache[torch.arange(len(pos), device=pos.device), pos][:, None]
+
+
+def taken_in_slots(chosen: Tensor, most: int, *caches: Any) -> tuple:
+    """Which of `most` tokens that one token of each sequence has chosen there are, [B, 1, most];
+    and what caches [B, S, ...], which may be in pages, have of them, [B, most, ...]."""
+    places = places_of(chosen, min(most, chosen.shape[-1]))
+    at = places[:, 0].clamp(min=0).long()
+    return places >= 0, *(_at_places(cache, at) for cache in caches)
+
+
+def _at_places(cache: Any, at: Tensor) -> Tensor:
+    """What a cache has of each sequence at places [B, N]: [B, N, ...]."""
+    if isinstance(cache, Pages):
+        return cache.memory[cache.table.gather(1, at // cache.each).long(), at % cache.each]
+    return cache[torch.arange(len(at), device=at.device)[:, None], at]
 
 
 def slot_attention(

@@ -11,6 +11,7 @@ from archc.backends.eager import carry
 from archc.backends.eager.choosing import (
     by_tokens,
     lists,
+    of_chosen_alone,
     scoring,
     some_at_a_time,
     with_truth_values,
@@ -267,7 +268,7 @@ def _of_one_token(graph: Graph, node: Node, streams: set[str]) -> bool:
 def attend(scope: Scope, node: Node) -> Value:
     """`o = memory(q, k, v, pos)`; where there are several forms, the one that takes less."""
     node = _of_what_is_read(scope, node)
-    values = _entering(scope, node)
+    values = of_chosen_alone(scope, node, _entering(scope, node))
     plain, scores = with_truth_values(scope, values), scoring(scope, node, values)
     moved = node if scope.file.slots else replace(node, op=convolved(node.op))
     first = AttendFunction(scope, moved if scores is None else scores, plain)
