@@ -29,6 +29,32 @@ SIZES: dict[str, dict[str, Any]] = {
     "xlstm": {"vocab": 64, "d": 64, "H": 2, "L": 2, "f": 64},
 }  # fmt: skip
 
+CHOOSING = """
+import NSA from "nsa.arch"
+
+layer Singly(d, H, K, n):
+    input x[d]
+    param W_q[d, H, K]; W_k[d, K]; W_v[d, K]; W_o[H, K, d]
+    q = x @ W_q
+    k = x @ W_k
+    v = x @ W_v
+    index s <= t:
+        I = sum[H](relu(q[t] @ k[s]))
+    chosen = top(n, I)
+    attend s <= t in chosen over H:
+        o = softmax(q[t].T @ k[s] / sqrt(K)) @ v[s]
+    output y[d] = o @ W_o
+
+model Choosing(vocab, d):
+    input tokens in vocab
+    param E[vocab, d]; W[d, vocab]
+    x = E[tokens]
+    y = x + NSA(d, 8, 2, 16, 16, 8, 4, 8, 4, 16)(x)
+    output logits[vocab] = (y + Singly(d, 4, 16, 24)(y)) @ W
+"""
+"""Blocks are chosen, then tokens one by one."""
+SIZES["choosing"] = {"vocab": 64, "d": 64}
+
 STEADY = ("mamba2_lm", "xlstm")
 """Models that keep nothing of every token."""
 
@@ -39,7 +65,8 @@ def test_sequences_are_as_if_alone(spec: str, pages: int | None) -> None:
     if pages is not None and spec in STEADY:
         pytest.skip("nothing is in pages")
     torch.manual_seed(0)
-    model = archc.load(spec).module(device="cuda", **SIZES[spec]).eval()
+    known = archc.parse(CHOOSING) if spec == "choosing" else archc.load(spec)
+    model = known.module(device="cuda", **SIZES[spec]).eval()
     prompts = [torch.randint(0, 64, (n,), device="cuda") for n in (3, 40, 17, 5)]
     pool, numbers = Pool(model, slots=3, pages=pages), dict[int, int]()
     waiting = [*enumerate(prompts)]
