@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -14,7 +15,8 @@ from archc.runtime.optional import triton
 
 def block_of(size: int, most: int = 1 << 20) -> int:
     """The length of a tile along an axis: a power of 2, long enough for products of matrices."""
-    return min(most, max(16, 1 << (size - 1).bit_length()))
+    length = 1 << (size - 1).bit_length() if size > 16 else 16  # `min` and `max` take three times
+    return length if length < most else most
 
 
 def by_kernels(chunk: int | None, *tensors: Tensor) -> bool:
@@ -79,6 +81,7 @@ def chunks_of_run(programs: int) -> int:
     return 16 if programs >= 4096 else 1
 
 
+@cache
 def processors_of(device: torch.device) -> int:
     """How many programs a GPU runs at once, at least."""
     if device.type != "cuda":
@@ -112,7 +115,12 @@ def needs_gradient(*tensors: Tensor) -> bool:
 def narrowest(*tensors: Tensor) -> torch.dtype:
     """The dtype of the data: some of it may be kept more exactly. Neither of bfloat16 and float16
     holds the numbers of the other: both are data in float32."""
-    dtypes = {x.dtype for x in tensors}
+    return narrowest_of(*{x.dtype for x in tensors})
+
+
+@cache
+def narrowest_of(*dtypes: torch.dtype) -> torch.dtype:
+    """The same of dtypes, of which none is there twice."""
     least = min(dtype.itemsize for dtype in dtypes)
     first, *others = (dtype for dtype in dtypes if dtype.itemsize == least)
     return torch.float32 if others else first

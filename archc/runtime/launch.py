@@ -32,20 +32,42 @@ def launch_kernel(
         with torch.cuda.device(device):
             launch_kernel(kernel, programs, given, counts, fixed, options)
         return None
-    like = [x if x.__class__ is int or x is None else (x.dtype, x.data_ptr() % 16) for x in given]
+    like, addresses = addressed(given)
     small = [(n == 1, n % 16 == 0, n < 1 << 31) for n in counts]
     key = (device, *like, *small, *fixed.values(), *options.values())
-    arguments = (*given, *counts, *fixed.values())
-    known = vars(kernel).setdefault("known_launches", {})
+    known, others = vars(kernel).setdefault("known_launches", {}), (*counts, *fixed.values())
     code = known.get(key)
-    if code is None and getattr(NotCompiled.here, "raised", False):
-        with triton.AsyncCompileMode(NotCompiled):
-            code = code_that_fits(kernel, programs, given, counts, fixed, options)
-    elif code is None:
-        code = code_that_fits(kernel, programs, given, counts, fixed, options)
+    if code is not None:  # what Triton is given as an address it does not look up
+        launch = code[programs, 1, 1]
+        launch(*addresses, *others)
+        return launch, (*given, *others)
+    code = new_code(kernel, programs, given, counts, fixed, options)
     if len(known) > 1024:  # strides may be of any number of tokens
         known.clear()
     launch = code[programs, 1, 1]
-    launch(*arguments)
+    launch(*given, *others)
     known[key] = code
-    return launch, arguments
+    return launch, (*given, *others)
+
+
+def addressed(given: list) -> tuple[list, list]:
+    """What machine code depends on of tensors and their strides, and where they are."""
+    like, addresses = [], []
+    for x in given:
+        if x.__class__ is int or x is None:
+            like.append(x)
+            addresses.append(x)
+        else:
+            addresses.append(x.data_ptr())
+            like += x.dtype, addresses[-1] % 16, x.get_device()
+    return like, addresses
+
+
+def new_code(
+    kernel: Any, programs: int, given: list, counts: list, fixed: dict, options: dict
+) -> Any:
+    """Machine code for arguments like these. Raises NotCompiled, where that is asked for."""
+    if not getattr(NotCompiled.here, "raised", False):
+        return code_that_fits(kernel, programs, given, counts, fixed, options)
+    with triton.AsyncCompileMode(NotCompiled):
+        return code_that_fits(kernel, programs, given, counts, fixed, options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from inspect import signature
 from typing import Any
 
@@ -198,7 +198,6 @@ def learning_of(op: Callable, gradient: Callable, keep: Callable | None) -> type
 def with_autograd(op: Callable, learning: type, alone: bool) -> Callable:
     """An op with its gradient, as `torch.library.register_autograd` makes one, in a third of the
     time a call."""
-    tangent_of = torch.autograd.forward_ad.unpack_dual
 
     def call(*given):
         tensors = [x for x in given if isinstance(x, Tensor)]
@@ -208,7 +207,7 @@ def with_autograd(op: Callable, learning: type, alone: bool) -> Callable:
                 "file, and torch.compile what torch.func is not inside of"
             )
         learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-        if learns or any(tangent_of(x).tangent is not None for x in tensors):
+        if learns or has_tangents(tensors):
             made = learning.apply(*given)
             return made[0] if alone else made
         with torch._C._AutoDispatchBelowAutograd():
@@ -221,10 +220,15 @@ def transformed(*tensors: Tensor) -> bool:
     """Whether a transform of torch.func, or forward mode, looks at what is done with these."""
     if torch.compiler.is_compiling():
         return False
-    tangents = map(torch.autograd.forward_ad.unpack_dual, tensors)
-    return torch._C._are_functorch_transforms_active() or any(
-        x.tangent is not None for x in tangents
-    )
+    return torch._C._are_functorch_transforms_active() or has_tangents(tensors)
+
+
+def has_tangents(tensors: Iterable[Tensor]) -> bool:
+    """Whether some of these have a tangent in forward mode; outside of it none is asked."""
+    forward = torch.autograd.forward_ad
+    if forward._current_level < 0:
+        return False
+    return any(forward.unpack_dual(x).tangent is not None for x in tensors)
 
 
 def no_second_gradient(ctx: Any, *given: Tensor) -> None:

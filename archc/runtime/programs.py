@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,11 +13,15 @@ from archc.runtime.optional import tl, triton
 def compiled_for(**constants: Any) -> dict:
     """The constants of a tile program as Triton takes them: dtypes of torch become its own."""
     return {
-        name: getattr(tl, str(value).removeprefix("torch."))
-        if type(value) is torch.dtype
-        else value
+        name: kind_of(value) if value.__class__ is torch.dtype else value
         for name, value in constants.items()
     }
+
+
+@cache
+def kind_of(dtype: torch.dtype) -> Any:
+    """A dtype of torch as Triton has it."""
+    return getattr(tl, str(dtype).removeprefix("torch."))
 
 
 def descriptor_room() -> None:
