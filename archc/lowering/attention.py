@@ -412,6 +412,13 @@ class Sweep:
             found[lookup.name] = self.k.load(self.buffers[source.name], *index, where=[there])
         return found
 
+    def of_first(self, x: Tile) -> Tile:
+        """A number of each token held, at the first place of a block that is walked, and 0 at the
+        others."""
+        k = self.k
+        first = k.iota(self.columns.name, self.columns.length).equals(0)
+        return k.where(first, x.over(self.rows, self.columns), 0.0)
+
     def products(self, mine: dict[str, Known], other: dict[str, Known]) -> dict[str, Known]:
         """The products of a block of pairs, held tokens first."""
         found: dict[str, Known] = {}

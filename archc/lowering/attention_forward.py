@@ -44,6 +44,8 @@ def summed(
         sink = None if fold.sink is None else tile({**fixed, **mine}[fold.sink]).over(w.rows)
         carried = [*_begin(w, sink, first), *carried]
     carried = [*before] or carried
+    if w.turned and fold.softmax:
+        carried[1] = w.of_first(carried[1])
 
     def turn(s: Tokens, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
         in_s = w.inside_of(s, READ)
@@ -59,7 +61,10 @@ def summed(
         (score,) = kept(w, [score], s)
         return [_sum(w, score if seen is None else k.where(seen, score, 0.0), weighted, before[-1])]
 
-    return w.walk(carried, turn)
+    made = w.walk(carried, turn)
+    if w.turned and fold.softmax:
+        made[1] = made[1].sum("s").named("total")
+    return made
 
 
 def _begin(w: Sweep, sink: Tile | None, first: Tile | None) -> tuple[Tile, Tile]:
@@ -77,7 +82,8 @@ def _softmax(
     before: tuple[Tile, ...],
 ) -> Sequence[Tile]:  # fmt: skip
     """The largest score so far, the sum of weights, and the sum of weighted values, with a block of
-    tokens more."""
+    tokens more. A turned program has a sum for each place in a block: threads add theirs up at the
+    end, and not for each other in every block."""
     k, (m, total, *acc) = w.k, before
     score = score.over(w.rows, w.columns)
     if seen is not None:
@@ -88,7 +94,7 @@ def _softmax(
     decay = k.apply("exp2", (m - least) * LOG2E).named("decay")
     (left,) = kept(w, [p], s)
     more = [_sum(w, left, values, each * decay) for each in acc]
-    return m_next, total * decay + p.sum("s"), *more
+    return m_next, total * decay + (p if w.turned else p.sum("s")), *more
 
 
 def _sum(w: Sweep, p: Tile, values: Tile | None, before: Tile) -> Tile:

@@ -7,7 +7,7 @@ sums of the parts together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -94,7 +94,8 @@ class HeadRows(Sweep):
 
 class _Part(HeadRows):
     """A program that walks one part of what its rows read. A `turned` one sums `values' p'`, for
-    which, as for scores, what is read is turned around: Triton has room for it once less then."""
+    which, as for scores, what is read is turned around: Triton has room for it once less then. It
+    reads by the copy engine, which takes no registers for addresses."""
 
     def __init__(self, fold: WeightedSum, name: str, turned: bool):
         doc = "The heads of a group as rows walk a part of what they read."
@@ -102,6 +103,7 @@ class _Part(HeadRows):
         (self.PARTS,), self.turned = self.k.sizes("PARTS", varying=True), turned
         self.own_pos = self.k.memory("own_pos", {"b": self.B}, "i32") if fold.ragged else None
         self.pages = self._pages() if fold.paged else None
+        self.block: Tile = self.k.lift(0, "i32")  # where a block that is read begins in memory
 
     def _pages(self) -> Buffer:
         """The table of the pages that each sequence has, one after the other."""
@@ -127,6 +129,8 @@ class _Part(HeadRows):
 
     def tokens(self, first: Tile, role: str) -> Tokens:
         """A block of what is read lies in one page, whose length it divides."""
+        if role == READ:
+            self.block = first
         if self.pages is None or role != READ:
             return super().tokens(first, role)
         k = self.k
@@ -134,7 +138,21 @@ class _Part(HeadRows):
         page = k.load(self.pages, self.b, number).named("page")
         own = k.iota("s", self.BLOCK[READ])
         inside = (first - number * self.PAGE).named("in_page")
-        return Tokens((first + own).named("s"), (page * self.PAGE + inside).named("s_begin") + own)
+        self.block = (page * self.PAGE + inside).named("s_begin")
+        return Tokens((first + own).named("s"), self.block + own)
+
+    def load(
+        self, source: Source, tokens: Tokens | None, masks: Sequence[Tile], apart: bool = False
+    ) -> Known:
+        """A block of vectors that a turned program reads, 0 behind the last in memory."""
+        dim = source.dim
+        if not self.turned or source.role != READ or dim is None or apart:
+            return super().load(source, tokens, masks, apart)
+        places = self.index(source, Tokens(self.block, self.block))
+        start = [0 if a == dim else at for a, at in zip(source.type.axes, places, strict=True)]
+        dims = {"s": self.columns, f"d_{clean(dim.name)}": self.dim(dim)}
+        found = self.k.load_block(self.buffers[source.name], *start, wide=False, **dims)
+        return found.named(f"b_{source.name}")
 
     def products(self, mine: dict[str, Known], other: dict[str, Known]) -> dict[str, Known]:
         """Products of a turned program stand in a branch, which compilers do not see to be always

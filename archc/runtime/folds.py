@@ -179,14 +179,23 @@ def part_blocks(
     return block, columns, max(1, parts), options
 
 
-def are_turned(device: torch.device, dtype: torch.dtype, rows: int, *dims: int) -> bool:
-    """Whether a program of so many rows is the one that is turned around: its sums go over 8 warps.
-    It has room for two blocks because its last product is waited for before more is loaded, which
-    is known of Triton 3.6 on Hopper, from its machine code (`tests/attention/compiled.py`)."""
-    if dtype.itemsize != 2 or rows < 64 or max(dims) <= 256 or device.type != "cuda":
+def are_turned(rows: int, *read: Tensor) -> bool:
+    """Whether a program of so many rows is the one that is turned around, of the vectors that it
+    reads: its sums go over 8 warps. It reads by the copy engine, to which tokens are multiples of
+    16 bytes apart. It has room for two blocks because its last product is waited for before more is
+    loaded, which is known of Triton 3.6 on Hopper, from its machine code
+    (`tests/attention/compiled.py`)."""
+    wide, device = max(x.shape[-1] for x in read), read[0].device
+    if read[0].dtype.itemsize != 2 or rows < 64 or wide <= 256 or device.type != "cuda":
         return False
     hopper = torch.cuda.get_device_capability(device)[0] == 9
-    return hopper and triton.__version__.startswith("3.6.")
+    return hopper and triton.__version__.startswith("3.6.") and all(map(is_copied, read))
+
+
+def is_copied(x: Tensor) -> bool:
+    """Whether the copy engine reads vectors: each begins at a multiple of 16 bytes."""
+    steps = [step * x.element_size() for step in x.stride()[:-1]]
+    return all(byte % 16 == 0 for byte in (x.data_ptr(), *steps))
 
 
 def turned_around(options: dict) -> dict:

@@ -220,7 +220,7 @@ def _tile_part(index: lang.Value, integers: Integers) -> lang.Value | None:
 
 def _copied(s: lang.Statement, integers: Integers, dtypes: Mapping[str, str]) -> Iterator[Refusal]:
     """The limits of the copy engine that a load exceeds: strides that are no multiples of 16 bytes,
-    short rows, and blocks of more than 256 places."""
+    short rows, and blocks of more than 256 of them (a long row is copied in pieces)."""
     buffer: lang.Buffer = s.op.buffer
     width = WIDTH[dtypes.get(buffer.dtype, buffer.dtype)]
     row = integers.size(buffer.axes[-1][1]) * width
@@ -228,9 +228,9 @@ def _copied(s: lang.Statement, integers: Integers, dtypes: Mapping[str, str]) ->
         reason = f"a row of `{buffer.name}` has {row} bytes, no multiple of {COPIED}"
         yield Refusal(_name(s), f"{reason}: the copy engine cannot read it", s.span)
     lengths = [integers.size(dim.length) for _, dim in s.op.dims]
-    if lengths[-1] * width < COPIED or max(lengths) > LONGEST:
+    if lengths[-1] * width < COPIED or max(lengths[:-1], default=0) > LONGEST:
         reason = f"a block of {lengths} elements of {width} bytes: rows of at least {COPIED} bytes"
-        yield Refusal(_name(s), f"{reason}, and at most {LONGEST} of each axis", s.span)
+        yield Refusal(_name(s), f"{reason}, and at most {LONGEST} of other axes", s.span)
 
 
 def _room(launch: Launch, room: Room) -> Iterator[Refusal]:

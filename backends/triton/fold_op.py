@@ -254,9 +254,8 @@ class FoldOp:
         if not any(dot.read == self.fold.values for dot in self.fold.dots if not dot.square):
             self._launch(writer, program, sizes, options)
             return
-        dims = ", ".join(sorted({f"N_{clean(s.dim.name)}" for s in self.vectors if s.dim}))
-        device = f"{self.arguments[self.vectors[0].name]}.device"
-        with writer.block(f"if are_turned({device}, data, rows, {dims}):"):
+        read = [self.arguments[s.name] for s in self.vectors if s.role == "read"]
+        with writer.block(f"if are_turned(rows, {', '.join(read)}):"):
             turning = options.replace("options", "turned_around(options)")
             self._launch(writer, other, sizes, turning)
         with writer.block("else:"):

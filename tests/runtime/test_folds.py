@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from archc.runtime.folds import part_blocks, side_by_side
+from archc.runtime.folds import is_copied, part_blocks, side_by_side
 
 
 def test_a_sequence_without_tokens() -> None:
@@ -20,3 +20,9 @@ def test_numbers_of_a_table_lie_side_by_side(shape: tuple[int, ...], dim: int):
     table = torch.randn(shape)
     found = side_by_side(table, dim)
     assert torch.equal(found, table) and found.stride(dim) == 1
+
+
+def test_vectors_that_the_copy_engine_reads():
+    whole = torch.zeros(2, 5, 24, dtype=torch.bfloat16)
+    assert is_copied(whole) and is_copied(whole[:, 1:, 8:]) and is_copied(whole[:1, :2])
+    assert not is_copied(whole[..., 1:]) and not is_copied(torch.zeros(5, 20).bfloat16())
