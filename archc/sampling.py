@@ -256,7 +256,7 @@ def generate(
     another shape, logits that are NaN, and options out of range.
     """
     choice = Choice(temperature, top, top_p, generator, seed)
-    text = to_continue(model, tokens, count, attention_mask, state, chunk)
+    text = to_continue(model, tokens, count, attention_mask, state, chunk, eos)
     for _ in _steps(text, count, choice, eos):
         pass
     return (text.tokens, text.last_state()) if return_state else text.tokens
@@ -280,7 +280,7 @@ def stream(
     """The tokens that `generate` would add, as each is drawn: a tensor [B] at a time. What is wrong
     with the arguments is told at once."""
     choice = Choice(temperature, top, top_p, generator, seed)
-    text = to_continue(model, tokens, count, attention_mask, state, chunk)
+    text = to_continue(model, tokens, count, attention_mask, state, chunk, eos)
     return _steps(text, count, choice, eos)
 
 
@@ -346,16 +346,20 @@ def to_continue(
     mask: Tensor | None = None,
     state: Any = None,
     chunk: int | None = None,
+    eos: int | None = None,
 ) -> Text:
     """The sequences to continue, and the memory of them; ValueError if arguments are wrong."""
     kind = text_model(model)
+    if not isinstance(tokens, Tensor):
+        raise TypeError(f"`tokens` must be a tensor [B, T], got {type(tokens).__name__}")
     if tokens.dim() != 2 or 0 in tokens.shape:
         raise ValueError(f"`tokens` must be [B, T] with B >= 1, T >= 1, got {list(tokens.shape)}")
-    if count < 0:
-        raise ValueError(f"`count` must not be negative, got {count}")
+    if not is_whole(count) or count < 0:
+        raise ValueError(f"`count` must be a whole number, not negative, got {count!r}")
+    check_end(kind, eos)
     if chunk is not None and chunk < 1:
         raise ValueError(f"`chunk` must be at least 1, got {chunk}")
-    kept = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask != 0
+    kept = torch.ones_like(tokens, dtype=torch.bool) if mask is None else zero_or_one(mask)
     if kept.shape != tokens.shape:
         wanted, got = list(tokens.shape), list(kept.shape)
         raise ValueError(f"`attention_mask` must be {wanted}, as the tokens are, got {got}")
@@ -371,6 +375,25 @@ def to_continue(
         )
     check_vocabulary(kind, tokens.masked_fill(~kept, 0))
     return Text(model, kind, tokens, kept, state, chunk, rest=state is not None)
+
+
+def is_whole(number: Any) -> bool:
+    """Whether something is a whole number."""
+    return isinstance(number, int) and not isinstance(number, bool)
+
+
+def check_end(kind: TextModel, eos: Any) -> None:
+    """Refuse an end that no sequence would come to: one that is no token of the model."""
+    if eos is not None and not (is_whole(eos) and 0 <= eos < kind.vocab):
+        raise ValueError(f"`eos` = {eos!r} is no token of {kind.name}, which has {kind.vocab}")
+
+
+def zero_or_one(mask: Tensor) -> Tensor:
+    """A mask as bools. Raises ValueError for numbers that mean something else: what is added to
+    scores, or the numbers of sequences."""
+    if bool(((mask != 0) & (mask != 1)).any()):
+        raise ValueError("`attention_mask` must be 0 where a token is padding and 1 elsewhere")
+    return mask != 0
 
 
 def check_vocabulary(kind: TextModel, tokens: Tensor) -> None:

@@ -28,7 +28,9 @@ from archc.runtime.paged import PAGE
 from archc.sampling import (
     Choice,
     at_shares,
+    check_end,
     check_vocabulary,
+    is_whole,
     reading,
     share,
     text_model,
@@ -115,7 +117,7 @@ class Pool:
         given = {"capacity": capacity, "pages": pages}
         given = {"slots": slots} | {name: x for name, x in given.items() if x is not None}
         for name, value in given.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if not is_whole(value) or value < 1:
                 raise ValueError(f"`{name}` must be a whole number, at least 1, got {value!r}")
         self.model, self.kind = model, text_model(model)
         whole = None if pages is None else pages * PAGE
@@ -201,6 +203,7 @@ class Pool:
         chunk: int | None,
     ) -> list[int]:
         """Read prompts, and give each a slot."""
+        check_end(self.kind, eos)
         for prompt in prompts:
             self._check_prompt(prompt)
         if len(prompts) > len(self.free):
@@ -334,8 +337,8 @@ class Pool:
 
     def _room(self, length: int, count: int | None) -> int | None:
         """How many tokens may be drawn behind a prompt."""
-        if count is not None and (isinstance(count, bool) or count < 1):
-            raise ValueError(f"`count` must be at least 1, got {count}")
+        if count is not None and (not is_whole(count) or count < 1):
+            raise ValueError(f"`count` must be a whole number, at least 1, got {count!r}")
         if self.most is None:
             return count
         room = self.most - length + 1  # the last token is drawn, and not read

@@ -104,7 +104,7 @@ def speculative(
     if ahead < 1:
         raise ValueError(f"`ahead` must be at least 1, got {ahead}")
     choice = Choice(temperature, top, top_p, generator)
-    main, small = (_reader(each, tokens, count, choice, chunk) for each in (model, draft))
+    main, small = (_reader(each, tokens, count, choice, chunk, eos) for each in (model, draft))
     if main.kind.vocab != small.kind.vocab:
         have = f"got {main.kind.vocab} and {small.kind.vocab} tokens"
         raise ValueError(f"model and draft must have one vocabulary, {have}")
@@ -121,10 +121,11 @@ def speculative(
 
 
 def _reader(
-    model: nn.Module, tokens: Tensor, count: int, choice: Choice, chunk: int | None
-) -> Reader:
+    model: nn.Module, tokens: Tensor, count: int, choice: Choice, chunk: int | None,
+    eos: int | None,
+) -> Reader:  # fmt: skip
     """A model that has read nothing of a prompt yet; ValueError for what it cannot continue."""
-    kind = to_continue(model, tokens, count, chunk=chunk).kind
+    kind = to_continue(model, tokens, count, chunk=chunk, eos=eos).kind
     if len(tokens) != 1:
         raise ValueError(f"speculative decoding continues one sequence, got {len(tokens)}")
     read = tokens.shape[1] + count - 1

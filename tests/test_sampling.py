@@ -230,6 +230,9 @@ REFUSED = [
     ({"tokens": torch.tensor([[0, 99]])}, "GPT has [0-9]+ tokens, from 0 on, and is given 99"),
     ({"tokens": torch.tensor([[0, -1]])}, "and is given -1"),
     ({"count": -1}, "count"),
+    ({"count": 1.5}, "`count` must be a whole number, not negative, got 1.5"),
+    ({"eos": 17}, "`eos` = 17 is no token of GPT, which has 17"),
+    ({"eos": [1, 2]}, r"`eos` = \[1, 2\] is no token"),
     ({"temperature": -1.0}, "temperature"),
     ({"top": 0}, "top"),
     ({"top_p": 0.0}, "top_p"),
@@ -237,6 +240,8 @@ REFUSED = [
     ({"seed": 1, "generator": torch.Generator()}, "`seed` or `generator`"),
     ({"chunk": 0}, "chunk"),
     ({"attention_mask": torch.ones(1, 3)}, "attention_mask"),
+    ({"attention_mask": torch.tensor([[1, 2]])}, "must be 0 where a token is padding and 1 else"),
+    ({"attention_mask": torch.tensor([[0.0, -1e9]])}, "must be 0 where a token is padding and 1"),
     ({"attention_mask": torch.zeros(1, 2)}, "row 0 of `tokens` is padding alone"),
     ({"tokens": LONG}, "GPT has positions for 8 tokens, and a prompt has 9"),
 ]
@@ -247,3 +252,8 @@ def test_what_cannot_be_continued(changed: dict, says: str) -> None:
     given = {"tokens": torch.zeros(1, 2, dtype=torch.int64), "count": 1, **changed}
     with pytest.raises(ValueError, match=says):
         archc.generate(model("gpt"), **given)
+
+
+def test_lists_are_no_prompts() -> None:
+    with pytest.raises(TypeError, match=r"`tokens` must be a tensor \[B, T\], got list"):
+        archc.generate(model("gpt"), [[0, 1]], 1)  # type: ignore[arg-type]

@@ -184,6 +184,8 @@ def test_what_has_no_place_is_refused() -> None:
         ({"prompt": prompt(7)}, "a slot has room for 6 tokens, too few for a prompt of 7"),
         ({"prompt": prompt(4), "count": 4}, "too few for a prompt of 4 and 4 more"),
         ({"prompt": prompt(4), "count": 0}, "at least 1"),
+        ({"prompt": prompt(4), "count": 1.5}, "whole number, at least 1, got 1.5"),
+        ({"prompt": prompt(4), "eos": 17}, "`eos` = 17 is no token of GPT, which has 17"),
         ({"prompt": prompt(4), "chunk": 0}, "`chunk` must be at least 1"),
         ({"prompt": prompt(4), "temperature": -1}, "temperature"),
     ]:

@@ -20,7 +20,7 @@ from archc.hf.cache import StateCache
 from archc.hf.config import SpecConfig
 from archc.origin import origin_of
 from archc.parallel.apply import blocks_of
-from archc.sampling import text_model
+from archc.sampling import text_model, zero_or_one
 from archc.weights import files
 
 
@@ -185,6 +185,8 @@ def _own_mask(mask: Tensor | None, tokens: Tensor, seen: int) -> Tensor | None:
         return None
     if mask.dim() == 2 and mask.shape[1] == seen + tokens.shape[1]:
         mask = mask[:, seen:]
+    if not seen and not mask.is_floating_point():  # those are refused by the model
+        zero_or_one(mask)
     return None if mask.shape == tokens.shape and bool(mask.all()) else mask
 
 

@@ -168,6 +168,8 @@ def test_goes_on_from_past_key_values() -> None:
     third = ours(x[:, 4:], attention_mask=MASK[:, 4:], past_key_values=second.past_key_values)
     made = torch.cat([first.logits, second.logits, third.logits], 1)
     torch.testing.assert_close(made, whole.logits)
+    with pytest.raises(ValueError, match="must be 0 where a token is padding and 1 elsewhere"):
+        ours(x, attention_mask=MASK + 1)  # the numbers of sequences that stand in one row
     with pytest.raises(TypeError, match=r"must be an archc.hf.StateCache, got DynamicCache"):
         ours(x, past_key_values=DynamicCache())
     with pytest.raises(ValueError, match="a prompt has one token at least"):
