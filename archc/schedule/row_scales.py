@@ -4,8 +4,9 @@
         ->  along the chunks  s[i] * (k @ S), k.T @ (s[i] * Y)
 
 X is then neither written nor read, a walk that reads k under several scales loads it once, and k is
-not rounded again before a product. This is for rows that the caller has: others have to be made in
-any case, and are as well made scaled.
+not rounded again before a product. What follows on such a walk, and is made by it, does the same.
+This is for rows that the caller has: others have to be made in any case, and are as well made
+scaled.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.builder import Sharing
 from archc.ir.graph import Graph, Node
+from archc.ir.value_names import is_saved
 
 MUL, NEG, DIV = ir.Elementwise("mul"), ir.Elementwise("neg"), ir.Elementwise("div")
 WHERE, EQUAL = ir.Elementwise("where"), ir.Elementwise("eq")
@@ -35,6 +37,9 @@ def with_plain_rows(graph: Graph, heads: Collection[str]) -> Graph:
     changed = [_Walk(new, new[walk.id], heads, places).rewritten() for walk in walks]
     if not any(changed):
         return graph
+    if not any(map(is_saved, graph.outputs)):  # else what follows on a walk has its own kernel
+        for node in [*new]:
+            _behind(new, node, heads, places)
     new.prune([node.id for node in new if isinstance(node.op, ir.Input)])
     return new.renumbered(lambda id: places.get(id, id))
 
@@ -125,6 +130,25 @@ def enters(graph: Graph, id: int) -> bool:
     while renames(node):
         node = graph[node.operands[0]]
     return isinstance(node.op, ck.Chunks) and isinstance(graph[node.operands[0]].op, ir.Input)
+
+
+def _behind(graph: Graph, node: Node, heads: Collection[str], places: dict[int, float]) -> None:
+    """Have a product of scaled rows and a state that a walk finds be one of the rows."""
+    first, b = graph.fresh, Sharing(graph, node.span)
+    op, states = node.op, [o for o in node.operands if isinstance(graph[o].op, ir.Result)]
+    if not isinstance(op, ir.Contract) or len(node.operands) != 2 or len(states) != 1:
+        return
+    (old,) = (each for each in node.operands if each not in states)
+    rows, scale = factors(b, old, heads)
+    if scale is None or not enters(graph, rows):
+        return
+    left, names = ({*graph[each].type.names} for each in (rows, scale))
+    if not can_scale(graph, node, old, left, names):
+        return
+    made = scaled(b, node, old, rows, scale)
+    places |= dict.fromkeys(range(first, graph.fresh), node.id - 0.5)
+    places[made] = node.id
+    graph.substitute(node.id, made)
 
 
 class _Walk:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from archc.backends.eager.chunked import without
 
 import archc
 from archc.compile import for_kernels, lowered
@@ -39,6 +40,27 @@ def test_keys_are_read_as_they_are_under_every_scale(spec: str) -> None:
     assert captured(forward).count("k") == captured(backward).count("k") == 2
     if spec != "gated_delta_product":  # whose steps a token are no size to draw
         check_same_form(form, replace(form, forward=forward, backward=backward))
+
+
+def test_queries_are_read_as_they_are_where_the_walk_makes_what_follows() -> None:
+    """That is where nothing is saved for a gradient."""
+    form = form_of(for_kernels(lowered(archc.load("gated_delta").layer)))
+    alone = without(form.forward, form.saved)
+    found = with_plain_rows(alone, ("H",))
+    assert _scaled_queries(alone) and not _scaled_queries(found)
+    assert _scaled_queries(with_plain_rows(form.forward, ("H",)))
+    before, after = (replace(form, forward=g, backward=g, saved=()) for g in (alone, found))
+    check_same_form(before, after)
+
+
+def _scaled_queries(graph: Graph) -> bool:
+    """Whether a product with a state that a walk found is one of queries and a scale."""
+    products = (n for n in graph if isinstance(n.op, ir.Contract) and len(n.operands) == 2)
+    for node in products:
+        ops = [graph[each].op for each in node.operands]
+        if any(isinstance(each, ir.Result) and each.name == "S@start" for each in ops):
+            return any(each == ir.Elementwise("mul") for each in ops)
+    raise AssertionError("no such product")
 
 
 @pytest.mark.parametrize("spec", ["kda", "gla", "linear_attention_simple"])
