@@ -34,7 +34,8 @@ def test_formulas_of_a_forward_and_its_gradients() -> None:
 def test_every_kernel_says_which_lines_it_is_of(spec: str) -> None:
     found = docs(spec)
     assert found
-    for name, lines in found.items():
+    formulas = {n: lines for n, lines in found.items() if not n.endswith("_unions_kernel")}
+    for name, lines in formulas.items():
         if not any(line.startswith("total =") for line in lines):
             assert any(f"{spec}.arch:" in line for line in lines), name
             assert any(line.startswith(("o = sum[", "lse = log(sum[")) for line in lines), name
