@@ -25,6 +25,7 @@ from torch import Tensor
 import archc
 from archc.bench.clock import peak
 from archc.compile import text_of
+from archc.runtime.listings import filled, listed_along, readers_of
 from benchmarks.rows import Record, arguments, timed
 
 B, H, G, D = 2, 64, 4, 128
@@ -68,9 +69,10 @@ def errors(module: Any, tokens: int = 2048) -> dict[str, float]:
     """How far kernels are from the function in PyTorch, which is given float64."""
     given = drawn(tokens, 1, 2 * H // G)
     made = []
-    for suffix, dtype, more in (("_fold", None, {"n": MOST}), ("", torch.float64, {})):
+    for suffix, dtype in (("_fold", None), ("", torch.float64)):
         own = [x.detach().to(dtype or x.dtype).requires_grad_() for x in given[:3]]
-        o = getattr(module, NAME + suffix)(*own, given[3], pick=PICK, pos=0, **more)
+        chosen = given[3] if dtype else listed_along(given[3], MOST, 2)
+        o = getattr(module, NAME + suffix)(*own, chosen, pick=PICK, pos=0)
         slope = torch.sin(torch.arange(o.numel(), device="cuda")).view(o.shape).to(o.dtype)
         made.append([o, *torch.autograd.grad(o, own, slope)])
     return {
@@ -88,8 +90,8 @@ def by_peer(q: Tensor, k: Tensor, v: Tensor, listed: Tensor) -> Tensor:
 
 
 TRIED = {
-    "forward": [(16, 64, 4, 3), (16, 64, 2, 3), (16, 64, 4, 2), (16, 64, 4, 4), (16, 32, 2, 4)],
-    "readers": [(16, 64, 4, 3), (16, 64, 2, 2), (16, 64, 4, 2), (16, 32, 2, 3), (16, 32, 4, 3)],
+    "forward": [(64, 32, 4, 3), (64, 32, 4, 2), (64, 32, 4, 4), (64, 64, 4, 2), (64, 64, 4, 3)],
+    "readers": [(64, 32, 4, 2), (64, 32, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 8, 2)],
     "tokens": [(64, 64, 8, 2), (64, 64, 4, 2), (128, 64, 8, 2), (64, 64, 8, 3), (32, 64, 4, 3)],
 }
 """Rows, tokens read, warps, stages."""
@@ -129,15 +131,15 @@ def measured(tokens: int, peer: bool, tried: bool) -> dict[str, Any]:
     function = getattr(module, f"{NAME}_fold")
 
     def call(*x: Tensor) -> Tensor:
-        return function(*x, n=MOST, pick=PICK, pos=0)
+        return function(*x[:3], listed_along(x[3], MOST, 2), pick=PICK, pos=0)
 
     if tried:
         return {"T": tokens, "tried": tune(module, call, given)}
     found: dict[str, Any] = {"T": tokens, "errors": errors(module), "ours": times(call, given)}
     turned = given[3].permute(0, 1, 3, 2)
-    found["lists_ms"] = timed(lambda: module.chosen_places(turned, MOST))
-    listed, count = module.chosen_places(turned, MOST)
-    found["readers_ms"] = timed(lambda: module.readers_of(listed, count, turned.shape[-1]))
+    found["lists_ms"] = timed(lambda: listed_along(turned, MOST, -1))
+    listed, count = filled(listed_along(turned, MOST, -1))
+    found["readers_ms"] = timed(lambda: readers_of(listed, count, turned.shape[-1]))
     return found
 
 
