@@ -123,6 +123,7 @@ def test_what_chooses_among_blocks_is_as_if_alone(
     for module in ("archc.runtime.paged", "archc.slots"):
         monkeypatch.setattr(f"{module}.PAGE", 4)
     spec = archc.parse(BLOCKS.format(score))
+    assert ("taken_in_slots" in slots_text_of(spec.layer)) == bool(score)
     sizes: dict[str, Any] = {"d": 6, "H": 2, "K": 3, "size": size, "stride": stride}
     layer = randomise(spec.module(**sizes, dtype=torch.float64), seed=0).eval()
     x = torch.randn(3, max(LENGTHS) + MORE, 6, dtype=torch.float64)

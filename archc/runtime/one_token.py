@@ -86,19 +86,42 @@ def kept_at(cache: Any, pos: Tensor) -> Tensor:
     return cache[torch.arange(len(pos), device=pos.device), pos][:, None]
 
 
-def taken_in_slots(chosen: Tensor, most: int, *caches: Any) -> tuple:
-    """Which of `most` tokens that one token of each sequence has chosen there are, [B, 1, most];
-    and what caches [B, S, ...], which may be in pages, have of them, [B, most, ...]."""
-    places = places_of(chosen, min(most, chosen.shape[-1]))
-    at = places[:, 0].clamp(min=0).long()
-    return places >= 0, *(_at_places(cache, at) for cache in caches)
+def taken_in_slots(chosen: Tensor, most: int, size: int, pos: Tensor, *caches: Any) -> tuple:
+    """Out of caches [B, S, ...], or [B, S, G, ...], which may be in pages, what a token of each
+    sequence at pos [B] has chosen: chosen [B, 1, N] or [B, 1, N, G] of blocks of `size` tokens, at
+    most so many of them.
+
+    Blocks stand in order and that of pos last, whether it is chosen or not: there are `most` + 1,
+    or N + 1 if these are fewer. Returns where the token is among their tokens, [B], which of the
+    blocks are chosen, and what the caches have.
+    """
+    given = chosen[..., None] if chosen.dim() == 3 else chosen
+    now = (pos // size)[:, None, None]  # [B, 1, 1]
+    by_heads = given[:, 0].transpose(1, 2)  # [B, G, N]
+    own = torch.arange(by_heads.shape[-1], device=pos.device) == now
+    places = places_of(by_heads & ~own, min(most, by_heads.shape[-1]))
+    last = (by_heads & own).any(-1, keepdim=True)
+    there = torch.cat([places >= 0, last], -1).transpose(1, 2)[:, None]  # [B, 1, n + 1, G]
+    at = torch.cat([places.clamp(min=0), now.expand_as(last)], -1).long()
+    at = (at[..., None] * size + torch.arange(size, device=pos.device)).flatten(2)
+    heads = None if chosen.dim() == 3 else torch.arange(at.shape[1], device=pos.device)
+    made = (_at_places(cache, at.transpose(1, 2), heads) for cache in caches)
+    there = there[..., 0] if heads is None else there
+    return places.shape[-1] * size + pos % size, there, *made
 
 
-def _at_places(cache: Any, at: Tensor) -> Tensor:
-    """What a cache has of each sequence at places [B, N]: [B, N, ...]."""
+def _at_places(cache: Any, at: Tensor, heads: Tensor | None) -> Tensor:
+    """What a cache has of each sequence at places [B, M, G], each of a head, [B, M, G, ...];
+    without heads [B, M, ...]."""
+    at = at.clamp(max=cache.shape[1] - 1)
+    rows = torch.arange(len(at), device=at.device)[:, None, None]
+    first, second = rows, at
     if isinstance(cache, Pages):
-        return cache.memory[cache.table.gather(1, at // cache.each).long(), at % cache.each]
-    return cache[torch.arange(len(at), device=at.device)[:, None], at]
+        first, second = cache.table.long()[rows, at // cache.each], at % cache.each
+        cache = cache.memory
+    if heads is None:
+        return cache[first, second][:, :, 0]
+    return cache[first, second, heads]
 
 
 def slot_attention(

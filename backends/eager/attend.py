@@ -11,11 +11,11 @@ from archc.backends.eager import carry
 from archc.backends.eager.choosing import (
     by_tokens,
     lists,
-    of_chosen_alone,
     scoring,
     some_at_a_time,
     with_truth_values,
 )
+from archc.backends.eager.chosen_alone import of_chosen_alone
 from archc.backends.eager.memory import in_pages
 from archc.backends.eager.naming import region_name
 from archc.backends.eager.one_reader import of_one_reader
@@ -64,6 +64,8 @@ class AttendFunction:
         self.body = body = body_scope(scope, node, like, axes)
         body.pair = (node.op.reader.name, node.op.read.name)
         body.writer.margin = len(INDENT)
+        if node.id in scope.taken:
+            body.handed["pos"] = scope.taken[node.id]
         self.packed, self.unpacked = False, False
         self.take_borders({id: each.operands for id, each in body.fused.items()})
         self._name_streams(axes)

@@ -22,7 +22,7 @@ from archc.attention.bounds import bound, conjuncts, up_to_the_reader
 from archc.dims import T_SEEN, TIME
 from archc.ir import layer as ir
 from archc.ir.choices import chooses
-from archc.ir.graph import Graph, Node
+from archc.ir.graph import Node
 
 if TYPE_CHECKING:
     from archc.backends.eager.attend import AttendFunction
@@ -97,87 +97,6 @@ def _list(
     arguments = [choose, *entering, start, _numbers(scope, node, function, scores), most, place]
     arguments += [places] * bool(places)
     scope.writer.call(f"{target} = chosen_by_readers(", arguments, ")")
-
-
-def of_chosen_alone(
-    scope: Scope, node: Node, values: dict[str, Value]
-) -> dict[str, Value]:  # fmt: skip
-    """What enters an attend in slots, of the tokens that each sequence has chosen alone, which a
-    line takes out of the caches; all of it where more than these tokens may count."""
-    op = node.op
-    pairs = [name for name, value in values.items() if op.read.name in value.layout]
-    if not scope.file.slots or len(pairs) != 1 or not _counts_places_alone(op, pairs[0]):
-        return values
-    (chosen,) = pairs
-    operand = dict(zip((name for name, _ in op.captures), node.operands, strict=True))[chosen]
-    count = _chosen_count(scope.graph[operand], scope.graph, op.read.name)
-    read = [n for n, role in op.captures if role == "read" and op.source in values[n].layout]
-    by_places = all(values[name].layout[:2] == ("batch", op.source) for name in read)
-    own = values[chosen].layout == ("batch", op.reader.name, op.read.name)
-    if count is None or not own or not by_places:
-        return values
-    texts = {name: scope.names.fresh(f"{values[name].text}_taken") for name in (chosen, *read)}
-    given = [values[chosen].text, scope.size(count), *(values[name].text for name in read)]
-    scope.writer.call(f"{', '.join(texts.values())} = taken_in_slots(", [*map(str, given)], ")")
-    taken = {name: replace(values[name], text=Text(text)) for name, text in texts.items()}
-    return values | taken
-
-
-def _chosen_count(node: Node, graph: Graph, read: str) -> sympy.Expr | None:
-    """How many tokens a value has chosen of each reader at most; None where it is no choice."""
-    if isinstance(node.op, ir.Result):
-        attend = graph[node.operands[0]].op
-        body = attend.body if isinstance(attend, ir.Attend) else None
-        node = node if body is None else body[body.outputs[node.op.name]]
-    return node.op.count if isinstance(node.op, ir.Top) and node.op.axis == read else None
-
-
-def _counts_places_alone(op: ir.Attend, chosen: str) -> bool:
-    """Whether tokens read matter where they are chosen alone, and their places for nothing but that
-    they are no later than their reader's."""
-    for body in (op.body, *([op.decode] if op.decode is not None else [])):
-        own = {n.id for n in body if isinstance(n.op, ir.Input) and n.op.name == chosen}
-        places = {n.id for n in body if n.op == ir.Position(op.read, own=True)}
-        reader = {n.id for n in body if n.op == ir.Position(op.reader, own=True)}
-        seen = {
-            n.id for n in body
-            if n.op == ir.Elementwise("le") and n.operands[0] in places and n.operands[1] in reader
-        }  # fmt: skip
-        masks = {
-            n.id for n in body
-            if n.op == ir.Elementwise("and") and {*n.operands} & own and {*n.operands} & seen
-        }  # fmt: skip
-        inside = all({*body.users(id)} <= seen for id in places)
-        inside = inside and all({*body.users(id)} <= masks for id in own | seen)
-        pairs = [n for n in body if op.read.name in n.type.names]
-        looks = any(isinstance(n.op, ir.Delta | ir.Gather | ir.Segment | ir.Top) for n in pairs)
-        left = any(op.read.name in body[id].type.names for id in body.outputs.values())
-        if not inside or looks or left:
-            return False
-        if not all(_is_masked(body, n, op.read.name, masks) for n in body):
-            return False
-    return op.path is None
-
-
-def _is_masked(body: Graph, node: Node, read: str, masks: set[int]) -> bool:
-    """Whether an op that looks along the tokens read looks at those that are chosen alone."""
-    along = [id for id in node.operands if read in body[id].type.names]
-    if not along or (read in node.type.names and not isinstance(node.op, ir.Softmax)):
-        return True
-    if isinstance(node.op, ir.Softmax):
-        return node.op.over != read or node.operands[1] in masks
-    return any(_is_nothing(body, body[id], masks, node.op) for id in along)
-
-
-def _is_nothing(body: Graph, node: Node, masks: set[int], by: object) -> bool:
-    """Whether a value is 0 where a token is not chosen, or -inf where the largest is looked for."""
-    if isinstance(node.op, ir.Softmax):
-        return node.operands[1] in masks
-    if node.op != ir.Elementwise("where") or node.operands[0] not in masks:
-        return False
-    rest = {"max": -sympy.oo, "logsumexp": -sympy.oo, "sum": sympy.S.Zero}
-    fn = "sum" if isinstance(by, ir.Contract) else by.fn if isinstance(by, ir.Reduce) else ""
-    return fn in rest and body[node.operands[2]].op == ir.Constant(rest[fn])
 
 
 def with_truth_values(scope: Scope, values: Mapping[str, Value]) -> dict[str, Value]:

@@ -64,7 +64,8 @@ class Scope:
     given, by the op that looks back; `regions` what one call makes, by each of its values;
     `linear` the parameters that are maps of `nn.Linear`, `functions` those of recurrences;
     `place_lengths` tells of each list of places the dim that it is along, and how long that is,
-    `lists` of which list truth values are made.
+    `lists` of which list truth values are made, `taken` how the places of readers are called among
+    what an attend's readers have chosen, if that is taken out of what is kept.
     """
 
     def __init__(self, graph: Graph, emitters: Emitters, file: File, like: str, layer: str):
@@ -102,6 +103,7 @@ class Scope:
         self.linear: Mapping[int, Any] = {}
         self.place_lengths: dict[str, tuple[str, str]] = {}
         self.lists: dict[str, Value] = {}
+        self.taken: dict[int, str] = {}
         self.fused: dict[int, Fused] = fuse(graph)
         self.uses = self._count_uses()
 
