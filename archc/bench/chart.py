@@ -50,7 +50,8 @@ def _panel(axes: Axes, what: str, cases: list[Case], colours: dict[str, str]) ->
         for entry in case.entries:
             if entry.milliseconds is None:
                 told = "refused" if entry.refusal else "no time"
-                axes.text(0, place, f" {entry.contender}: {told}", va="center", fontsize=8)
+                beyond = case.floor_ms or 0.0  # the mark is not drawn through words
+                axes.text(beyond, place, f"  {entry.contender}: {told}", va="center", fontsize=8)
             else:
                 longest = max(longest, entry.high or 0.0)
                 spread = [

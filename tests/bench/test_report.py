@@ -88,6 +88,8 @@ def test_table_and_picture_show_every_contender() -> None:
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["forward", "decode"]
     texts = [text.get_text().strip() for text in figure.axes[0].texts]
     assert texts == ["200", "400  WRONG", "right: refused"]
+    marks = {x for line in figure.axes[0].lines if line.get_lw() == 2 for x in line.get_xdata()}
+    assert marks == {figure.axes[0].texts[-1].get_position()[0]} and 0 not in marks
 
 
 def test_what_was_stopped_before_its_time_was_taken_is_no_refusal() -> None:
