@@ -161,7 +161,7 @@ def reduction(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, 
         value = ops.node(scope, ir.Elementwise("real"), value, span=node.span)
     if len(items) == 1 and isinstance(items[0], tree.Compare):
         return grouped(scope, name, value, items[0], node.span)
-    axes = reduced_axes(scope, value, items, node.span)
+    value, axes = reduced_axes(scope, value, items, node.span)
     if scope.attend is not None and scope.attend.read.name in {axis.name for axis in axes}:
         fill = NEUTRAL.get(name)
         if fill is None:
@@ -192,8 +192,9 @@ def over(scope: Scope, name: str, node: tree.Call) -> str:
 
 def reduced_axes(
     scope: Scope, value: Tensor, items: tuple[tree.Expr, ...], span: Span
-) -> tuple[Axis, ...]:
-    """The axes named in brackets, each of which the value must have."""
+) -> tuple[Tensor, tuple[Axis, ...]]:
+    """The axes named in brackets, each of which the value must have, and the value: a lone `K'` is
+    `K` where K is named."""
     found: list[Axis] = []
     for item in items:
         if isinstance(item, tree.Name) and item.id == BATCH.name and BATCH in value.axes:
@@ -205,6 +206,8 @@ def reduced_axes(
             continue
         for axis in scope.axis(item):
             if axis.name not in value.type.names:
+                value = ops.settled(scope, value, span)
+            if axis.name not in value.type.names:
                 raise scope.error(
                     "E0301",
                     f"no axis `{axis}` in a value of shape {ops.shape(scope, value)}",
@@ -213,7 +216,7 @@ def reduced_axes(
                     others=[(value.origin, f"{ops.shape(scope, value)} from here")],
                 )
             found.append(axis)
-    return tuple(found)
+    return value, tuple(found)
 
 
 def _alone(scope: Scope, axis: Axis, value: Tensor) -> list[str]:
@@ -233,7 +236,7 @@ def grouped(scope: Scope, name: str, value: Tensor, item: tree.Compare, span: Sp
     if item.ops != ("in",):
         raise scope.error("E0205", f"expected `{name}[H in G](...)`", item.span)
     heads, groups = scope.axis(item.terms[0])[0], scope.axis(item.terms[1])[0]
-    reduced_axes(scope, value, (item.terms[0],), span)
+    value, _ = reduced_axes(scope, value, (item.terms[0],), span)
     if heads.name == groups.name:
         return value
     if groups.name in value.type.names:
@@ -403,7 +406,7 @@ def take(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...])
     value = ops.tensor(scope, values[0], node.args[0].value.span)
     place = whole(scope, values[1]) if isinstance(values[1], sympy.Expr) else values[1]
     at = ops.tensor(scope, place, node.args[1].value.span)
-    axis = reduced_axes(scope, value, items, node.span)[0]
+    value, (axis, *_) = reduced_axes(scope, value, items, node.span)
     if at.type.dtype != "int":
         where = node.args[1].value
         helps = made_whole(scope, where)

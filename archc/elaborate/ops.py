@@ -142,12 +142,13 @@ def _check_conditions(scope: Scope, fn: str, tensors: Sequence[Tensor], span: Sp
 
 
 def _aligned(scope: Scope, tensors: list[Tensor], span: Span) -> list[Tensor]:
-    """A lone `K'` is `K`, unless it meets a matrix that has both, or indices alone meet."""
-    for value in tensors:
-        names = {axis.name for axis in scope.visible(value)}
-        if any(name != name.rstrip("'") and name.rstrip("'") in names for name in names):
-            return tensors
-    if all(positional(value) for value in tensors):
+    """A lone `K'` is `K` beside a value with K, unless one is a matrix with both, or indices alone
+    meet; by itself it stays, as it may meet such a matrix next: `M * rsqrt(sum[K](M * M) + 1)`."""
+    every = [{axis.name: axis.base for axis in scope.visible(value)} for value in tensors]
+    if any(len({*names.values()}) < len(names) for names in every):
+        return tensors
+    together = {name: base for names in every for name, base in names.items()}
+    if len({*together.values()}) == len(together) or all(map(positional, tensors)):
         return tensors
     return [settled(scope, value, span) for value in tensors]
 
@@ -259,6 +260,8 @@ def _orientation(scope: Scope, fn: str, tensors: Sequence[Tensor], span: Span) -
     vectors = [value for value in tensors if len(scope.visible(value)) == 1]
     matrices = [value for value in tensors if len(scope.visible(value)) > 1]
     if vectors and matrices and fn in ("add", "sub"):
+        if _reduced(scope, matrices[0], vectors[0]):
+            return False
         raise _mixed_ranks(scope, fn, matrices[0], vectors[0], span)
     if fn in ("add", "sub") and len(matrices) == 2:
         _share_a_dim(scope, fn, matrices[0], matrices[1], span)
@@ -275,6 +278,14 @@ def _orientation(scope: Scope, fn: str, tensors: Sequence[Tensor], span: Span) -
                     helps = [UPRIGHT]
                 raise _apart(scope, fn, kinds, (one, other), span, helps)
     return bool(vectors) and vectors[0].row and not matrices
+
+
+def _reduced(scope: Scope, matrix: Tensor, vector: Tensor) -> bool:
+    """Whether a function over a dim has made a vector from a matrix: `x - max[D](x)`."""
+    names = {axis.name for axis in scope.visible(matrix)}
+    inside = {axis.name for axis in scope.visible(vector)} <= names
+    made = vector.frame is matrix.frame and scope.site is not None
+    return made and inside and matrix.node in vector.frame.graph.ancestors(vector.node)
 
 
 def _share_a_dim(scope: Scope, fn: str, one: Tensor, other: Tensor, span: Span) -> None:

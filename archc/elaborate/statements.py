@@ -157,7 +157,7 @@ def _named(scope: Scope, value: Value, target: tree.Target, stmt: tree.Node) -> 
             return value
         at = stmt.value.span if isinstance(stmt, tree.Assign) else target.span
         value = _shaped(scope, value, target, at)
-    if not ops.positional(value):
+    if scope.site is None and not ops.positional(value):  # a function has dims of its own
         value = ops.settled(scope, value, target.span)
     value = annotated(scope, value, target)
     node = value.frame.graph[value.node]

@@ -387,3 +387,23 @@ def test_a_gain_that_follows_a_variance() -> None:
         return back(loop(start, 5, step), p["W_o"])
 
     held("kalman", reference, X, d=4, H=2, K=3, V=2)
+
+
+def test_a_softmax_of_a_state() -> None:
+    """The numbers of a function over a dim of a matrix meet it by name."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        q, k = (heads(x, p[name]) for name in ("W_q", "W_k"))
+        q, k = (y / (y.pow(2).sum(-1, keepdim=True) + 1e-6).sqrt() for y in (q, k))
+        v, alpha, eta = heads(x, p["W_v"]), (x @ p["w_a"]).sigmoid(), (x @ p["w_e"]).sigmoid()
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            error = torch.einsum("bhkv,bhk->bhv", state.softmax(2), k[:, t]) - v[:, t]
+            write = eta[:, t, :, None, None] * k[:, t, :, :, None] * error[:, :, None]
+            state = alpha[:, t, :, None, None] * state - write
+            return state, torch.einsum("bhkv,bhk->bhv", state.softmax(2), q[:, t])
+
+        return back(loop(x.new_zeros(2, 2, 3, 2), 5, step), p["W_o"])
+
+    held("memora", reference, X, d=4, H=2, K=3, V=2)
