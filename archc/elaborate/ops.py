@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 import sympy
@@ -13,6 +14,7 @@ from archc.elaborate.values import Identity, Option, Tensor, Value
 from archc.elaborate.whole import whole
 from archc.functions.definitions import FUNCTIONS, Kind
 from archc.ir import layer as ir
+from archc.ir.graph import Type
 from archc.source import Span
 
 OUTER = "an outer product is written `a @ b.T`"
@@ -145,12 +147,57 @@ def _aligned(scope: Scope, tensors: list[Tensor], span: Span) -> list[Tensor]:
     """A lone `K'` is `K` beside a value with K, unless one is a matrix with both, or indices alone
     meet; by itself it stays, as it may meet such a matrix next: `M * rsqrt(sum[K](M * M) + 1)`."""
     every = [{axis.name: axis.base for axis in scope.visible(value)} for value in tensors]
-    if any(len({*names.values()}) < len(names) for names in every):
+    counts = [Counter(names.values()) for names in every]
+    squares = {base for count in counts for base, number in count.items() if number > 1}
+    if squares:
+        for value in tensors:
+            _check_kept(scope, value, squares, span)
         return tensors
     together = {name: base for names in every for name, base in names.items()}
     if len({*together.values()}) == len(together) or all(map(positional, tensors)):
         return tensors
     return [settled(scope, value, span) for value in tensors]
+
+
+def _check_kept(scope: Scope, value: Tensor, squares: Collection[str], span: Span) -> None:
+    """Refuse columns' numbers that became rows' under a name, beside a matrix that has both."""
+    axes = scope.visible(value)
+    if len(axes) != 1 or axes[0].name not in squares or not _lost(value, axes[0]):
+        return
+    axis = axes[0]
+    raise scope.error(
+        "E0303",
+        f"this is a number for each `{axis}'`, and under a name it is along `{axis}`",
+        span,
+        "rows or columns?",
+        others=[(value.origin, "named here")],
+        helps=[
+            f"for columns, write the sum over `{axis}` in this expression",
+            f"for rows, sum over `{axis}'`",
+        ],
+    )
+
+
+def _lost(value: Tensor, axis: Axis) -> bool:
+    """Whether a value is along K because a name took the prime of its lone `K'` away."""
+    graph = value.frame.graph
+    outer = {name: each for name, _, each in value.frame.entries}
+
+    def lost(id: int) -> bool:
+        op = graph[id].op
+        if isinstance(op, ir.Input) and op.name in outer:
+            return _lost(outer[op.name], axis)
+        along = [each for each in graph[id].operands if axis.base in _bases(graph[each].type)]
+        if isinstance(op, ir.Elementwise):
+            return bool(along) and all(map(lost, along))
+        turned = isinstance(op, ir.Contract) and len(op.ins) == 1
+        return turned and bool(along) and axis.name not in graph[along[0]].type.names
+
+    return lost(value.node)
+
+
+def _bases(type: Type) -> set[str]:
+    return {axis.base for axis in type.axes}
 
 
 def positional(value: Tensor) -> bool:

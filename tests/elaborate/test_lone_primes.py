@@ -53,3 +53,15 @@ def test_norms_of_square_states(axis: str, dim: int) -> None:
         rows.append(torch.einsum("bhkv,bhk->bhv", read, b[:, t]))
     found = spec.module(dtype=torch.float64, H=2, K=3)(a, b)
     torch.testing.assert_close(found, torch.stack(rows, 1))
+
+
+@pytest.mark.parametrize("more", ["", "    n = m + 1\n"])
+def test_numbers_of_columns_under_a_name_are_not_taken_for_rows(more: str) -> None:
+    """`m` is along K, as every value that has a name, and was made for each column."""
+    text = f"layer L(K):\n    input x[K]\n    param W[K, K']\n    m = sum[K](W * W)\n{more}"
+    name = "n" if more else "m"
+    with pytest.raises(archc.ArchError, match="for columns, write the sum over `K` in this"):
+        archc.parse(f"{text}    output y[K] = x @ (W / {name})\n")
+    module = archc.parse(f"{text}    output y[K] = x * {name}\n").module(dtype=torch.float64, K=3)
+    x, (w,) = torch.randn(2, 5, 3, dtype=torch.float64), module.parameters()
+    torch.testing.assert_close(module(x), x * ((w * w).sum(0) + bool(more)))
