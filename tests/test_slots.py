@@ -110,6 +110,7 @@ layer Blocks(d, H, K, size, stride, n = 2):
 """Every head chooses blocks for itself, which compressed ones are made of, or others."""
 
 
+@pytest.mark.parametrize("backend", ["eager", "triton"])
 @pytest.mark.parametrize("pages", [0, 12])
 @pytest.mark.parametrize(
     ("size", "stride", "score"),
@@ -118,14 +119,16 @@ layer Blocks(d, H, K, size, stride, n = 2):
 )  # fmt: skip
 @torch.no_grad()
 def test_what_chooses_among_blocks_is_as_if_alone(
-    size: int, stride: int, score: str, pages: int, monkeypatch: pytest.MonkeyPatch
+    size: int, stride: int, score: str, pages: int, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Files with kernels too, which PyTorch does on a CPU."""
     for module in ("archc.runtime.paged", "archc.slots"):
         monkeypatch.setattr(f"{module}.PAGE", 4)
     spec = archc.parse(BLOCKS.format(score))
     assert ("taken_in_slots" in slots_text_of(spec.layer)) == bool(score)
     sizes: dict[str, Any] = {"d": 6, "H": 2, "K": 3, "size": size, "stride": stride}
-    layer = randomise(spec.module(**sizes, dtype=torch.float64), seed=0).eval()
+    layer = spec.module(**sizes, dtype=torch.float64, backend=backend)
+    layer = randomise(layer, seed=0).eval()
     x = torch.randn(3, max(LENGTHS) + MORE, 6, dtype=torch.float64)
     whole, slots = layer(x), Slots(layer, 3, max(LENGTHS) + MORE, pages=pages)
     like = layer(x[:1, :1], return_state=True)[1]
@@ -161,6 +164,7 @@ layer Tokens(d, H, K, n = 3):
 """
 
 
+@pytest.mark.parametrize("backend", ["eager", "triton"])
 @pytest.mark.parametrize("pages", [0, 12])
 @pytest.mark.parametrize(
     ("read", "taken_alone"),
@@ -173,13 +177,14 @@ layer Tokens(d, H, K, n = 3):
 )
 @torch.no_grad()
 def test_chosen_tokens_are_taken_out_of_caches(
-    read: str, taken_alone: bool, pages: int, monkeypatch: pytest.MonkeyPatch
+    read: str, taken_alone: bool, pages: int, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where places of tokens matter, all of them are read, and those that are not chosen masked."""
     for module in ("archc.runtime.paged", "archc.slots"):
         monkeypatch.setattr(f"{module}.PAGE", 4)
     spec = archc.parse(TOKENS.format(read))
-    layer = randomise(spec.module(d=6, H=2, K=4, dtype=torch.float64), seed=0).eval()
+    layer = spec.module(d=6, H=2, K=4, dtype=torch.float64, backend=backend)
+    layer = randomise(layer, seed=0).eval()
     assert ("taken_in_slots" in slots_text_of(spec.layer)) == taken_alone
     x = torch.randn(3, max(LENGTHS) + MORE, 6, dtype=torch.float64)
     whole, slots = layer(x), Slots(layer, 3, max(LENGTHS) + MORE, pages=pages)

@@ -20,7 +20,8 @@ OF_POSITIONS = (ir.Constant, ir.Position, ir.Delta, ir.Elementwise)
 
 
 def choices_within(graph: Graph, node: Node) -> int | None:
-    """top(f(score of pairs)) -> the result of an attend; None for what else is chosen."""
+    """top(f(score of pairs)) -> the result of an attend; None for what else is chosen, and where each
+    sequence has positions of its own: outside of the attend those of what it reads are of none."""
     if not isinstance(node.op, ir.Top):
         return None
     above = {node.id, *graph.ancestors(node.id)}
@@ -29,6 +30,8 @@ def choices_within(graph: Graph, node: Node) -> int | None:
     if len(owners) != 1:
         return None
     owner = graph[owners.pop()]
+    if any(isinstance(each.op, ir.Position) and each.op.own for each in owner.op.body):
+        return None
     path = {id for id in above - pairs if pairs & graph.ancestors(id)}
     if not all(_keeps(graph, graph[id], owner.op.reader.name) for id in path):
         return None
