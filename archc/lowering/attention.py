@@ -229,10 +229,16 @@ class Sweep:
 
     def stand_among_heads(self) -> None:
         """The grid of sequences and heads, and the places of vectors."""
+        self.stand_among(self.fold.heads, None)
+
+    def stand_among(self, heads: Sequence[Axis], groups: str | None) -> Tile | None:
+        """The same of some heads, and of groups of others: the group that is at hand."""
         k = self.k
         self.b = k.program("b", self.B)
-        self.heads = {h.name: k.program(clean(h.name), self.N[h.name]) for h in self.fold.heads}
+        self.heads = {h.name: k.program(clean(h.name), self.N[h.name]) for h in heads}
+        group = k.program("group", self.N[groups]) if groups is not None else None
         self.stand_along_vectors()
+        return group
 
     def stand_along_vectors(self) -> None:
         """The places of vectors."""

@@ -42,14 +42,8 @@ class HeadRows(Sweep):
 
     def stand_among_heads(self) -> None:
         """The grid of sequences, of heads that share nothing, and of groups of those that do."""
-        k, head = self.k, self.packed.head
-        self.b = k.program("b", self.B)
-        self.heads = {
-            h.name: k.program(clean(h.name), self.N[h.name]) for h in self.fold.heads if h != head
-        }
-        if self.packed.groups is not None:
-            self.group = k.program("group", self.N[self.packed.groups])
-        self.stand_along_vectors()
+        alone = [head for head in self.fold.heads if head != self.packed.head]
+        self.group = self.stand_among(alone, self.packed.groups)
 
     def stand_on_rows(self, first: Tile, count: sympy.Expr) -> None:
         """The rows from one on: the heads of a reader, then those of the next, of so many rows."""

@@ -54,13 +54,7 @@ class _Scores(Sweep):
 
     def stand_among_heads(self) -> None:
         """The grid of sequences, of the heads that are not summed over, and of groups."""
-        k = self.k
-        self.b = k.program("b", self.B)
-        self.heads = {h.name: k.program(clean(h.name), self.N[h.name]) for h in self.others()}
-        self.group: Tile | None = None
-        if self.scores.groups is not None:
-            self.group = k.program("group", self.N[self.scores.groups])
-        self.stand_along_vectors()
+        self.group = self.stand_among(self.others(), self.scores.groups)
 
     def stand(self) -> None:
         """The grid: sequences, heads, blocks of tokens read, and of readers."""

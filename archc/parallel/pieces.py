@@ -91,7 +91,7 @@ def _check_made(layer: ir.Layer, makes: Iterable[int]) -> None:
 def _drafted(layer: ir.Layer, heads: Places | None, tokens: Mapping[int, Mark]) -> list[_Draft]:
     """The nodes of each piece: a value stands in the first one that comes after all that it reads.
     Even steps have whole heads, odd ones parts of them."""
-    graph, free = layer.graph, free_values(layer.graph) | weights_alone(layer.graph)
+    graph, free = layer.graph, weights_alone(layer.graph)
     step: dict[int, int] = {}
     drafts: dict[tuple[int, int, int], _Draft] = {}
     for node in graph:
@@ -120,7 +120,7 @@ def _where_read(
     """The same; functions of the elements of one value that only later pieces read are made there,
     with what else is, and the value is handed on in their place: the gate of an output."""
     home = {id: n for n, draft in enumerate(drafts) for id in draft.nodes}
-    free, readers = free_values(graph) | weights_alone(graph), defaultdict[int, set[int]](set)
+    free, readers = weights_alone(graph), defaultdict[int, set[int]](set)
     for node in graph:
         for operand in node.operands:
             readers[operand].add(node.id)
@@ -178,12 +178,8 @@ def _kind(node: Node, apart: bool) -> str:
 
 def weights_alone(graph: Graph) -> frozenset[int]:
     """Values made of parameters and constants alone: each process computes its own."""
-    found: set[int] = set()
-    for node in graph:
-        source = isinstance(node.op, ir.Constant | ir.Delta | ir.Position | ir.Param)
-        if source or (node.operands and all(operand in found for operand in node.operands)):
-            found.add(node.id)
-    return frozenset(id for id in found if not isinstance(graph[id].op, ir.Param))
+    made = free_values(graph, ir.Param)
+    return frozenset(id for id in made if not isinstance(graph[id].op, ir.Param))
 
 
 def _piece(

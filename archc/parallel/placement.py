@@ -220,12 +220,12 @@ def given_of(body: Graph, given: Mapping[int, Mark], name: str) -> Mark:
     return next((given[id] for id in found), None)
 
 
-def free_values(graph: Graph) -> frozenset[int]:
-    """Values made of constants and positions along dims alone: each process computes them where it
-    reads them."""
+def free_values(graph: Graph, *also: type) -> frozenset[int]:
+    """Values made of constants and positions along dims alone, and of what `also` says: each
+    process computes them where it reads them."""
     found: set[int] = set()
     for node in graph:
-        source = isinstance(node.op, ir.Constant | ir.Delta | ir.Position)
+        source = isinstance(node.op, (ir.Constant, ir.Delta, ir.Position, *also))
         if source or (node.operands and all(operand in found for operand in node.operands)):
             found.add(node.id)
     return frozenset(found)

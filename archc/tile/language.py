@@ -463,6 +463,17 @@ def statements(block: Block) -> Iterator[Statement]:
             yield from statements(inner)
 
 
+def parts(index: Value, made: Statement | None) -> tuple[Value | None, Value | None]:
+    """A scalar and a tile whose sum an index is, by what made it."""
+    if not index.type.dims:
+        return index, None
+    if made is not None and made.op == Apply("add"):
+        for scalar, tile in (made.operands, made.operands[::-1]):
+            if not scalar.type.dims and tile.type.dims == index.type.dims:
+                return scalar, tile
+    return None, index
+
+
 def memory(op: Op) -> Buffer | None:
     """The buffer that an op reads or writes, if any."""
     if isinstance(op, Load | Store | LoadBlock | Atomic | Given | SequenceRows):

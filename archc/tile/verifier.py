@@ -192,7 +192,7 @@ def _far(s: lang.Statement, integers: Integers) -> Iterator[Refusal]:
     buffer: lang.Buffer = s.op.buffer
     after = 1
     for (axis, size), value in reversed([*zip(buffer.axes, s.operands, strict=False)]):
-        tile = _tile_part(value, integers)
+        tile = lang.parts(value, integers.made.get(value))[1]
         if tile is not None and after > LARGEST["i32"]:
             reason = f"{axis} is in steps of {after} elements, beyond 32 bits"
             yield Refusal(_name(s), f"{reason}: `{buffer.name}` must be strided", s.span)
@@ -204,18 +204,6 @@ def _far(s: lang.Statement, integers: Integers) -> Iterator[Refusal]:
                 reason = f"{reason} `{buffer.name}`: `{tile.name}` must be cast to i64"
                 yield Refusal(_name(s), reason, s.span)
         after *= integers.size(size)
-
-
-def _tile_part(index: lang.Value, integers: Integers) -> lang.Value | None:
-    """The tile of an index that is a tile, or the sum of a scalar and one."""
-    if not index.type.dims:
-        return None
-    made = integers.made.get(index)
-    if made is not None and made.op == lang.Apply("add"):
-        for scalar, tile in (made.operands, made.operands[::-1]):
-            if not scalar.type.dims and tile.type.dims == index.type.dims:
-                return tile
-    return index
 
 
 def _copied(s: lang.Statement, integers: Integers, dtypes: Mapping[str, str]) -> Iterator[Refusal]:

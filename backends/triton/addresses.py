@@ -17,7 +17,6 @@ from archc.backends.triton.nesting import least_level, level_of, nested
 from archc.backends.triton.spelling import LONG, number_text, size_text, times_text, titles
 
 from archc.tile.language import (
-    Apply,
     Atomic,
     Block,
     Buffer,
@@ -29,6 +28,7 @@ from archc.tile.language import (
     Statement,
     Store,
     Value,
+    parts,
     statements,
 )
 
@@ -316,14 +316,7 @@ class Names:
 
     def _split(self, index: Value) -> tuple[Value | None, Value | None]:
         """A scalar and a tile whose sum an index is."""
-        if not index.type.dims:
-            return index, None
-        made = self.made.get(index)
-        if made is not None and made.op == Apply("add"):
-            for scalar, tile in (made.operands, made.operands[::-1]):
-                if not scalar.type.dims and tile.type.dims == index.type.dims:
-                    return scalar, tile
-        return None, index
+        return parts(index, self.made.get(index))
 
     def _wide(self, scalar: Value) -> str:
         """A scalar in 64 bits: offsets may be longer than 32."""
