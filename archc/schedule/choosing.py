@@ -20,8 +20,8 @@ OF_POSITIONS = (ir.Constant, ir.Position, ir.Delta, ir.Elementwise)
 
 
 def choices_within(graph: Graph, node: Node) -> int | None:
-    """top(f(score of pairs)) -> the result of an attend; None for what else is chosen, and where each
-    sequence has positions of its own: outside of the attend those of what it reads are of none."""
+    """top(f(score of pairs)) -> the result of an attend; None for what else is chosen, and where
+    each sequence has positions of its own: outside of the attend those of what is read are not."""
     if not isinstance(node.op, ir.Top):
         return None
     above = {node.id, *graph.ancestors(node.id)}
