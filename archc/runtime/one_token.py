@@ -105,23 +105,26 @@ def taken_in_slots(chosen: Tensor, most: int, size: int, pos: Tensor, *caches: A
     at = torch.cat([places.clamp(min=0), now.expand_as(last)], -1).long()
     at = (at[..., None] * size + torch.arange(size, device=pos.device)).flatten(2)
     heads = None if chosen.dim() == 3 else torch.arange(at.shape[1], device=pos.device)
-    made = (_at_places(cache, at.transpose(1, 2), heads) for cache in caches)
+    at = at.transpose(1, 2)
+    seen = at <= pos[:, None, None]
+    made = (_at_places(cache, at, seen, heads) for cache in caches)
     there = there[..., 0] if heads is None else there
     return places.shape[-1] * size + pos % size, there, *made
 
 
-def _at_places(cache: Any, at: Tensor, heads: Tensor | None) -> Tensor:
+def _at_places(cache: Any, at: Tensor, seen: Tensor, heads: Tensor | None) -> Tensor:
     """What a cache has of each sequence at places [B, M, G], each of a head, [B, M, G, ...];
-    without heads [B, M, ...]."""
+    without heads [B, M, ...]. It is 0 where nothing is `seen` yet, as there may be no number."""
     at = at.clamp(max=cache.shape[1] - 1)
     rows = torch.arange(len(at), device=at.device)[:, None, None]
     first, second = rows, at
     if isinstance(cache, Pages):
         first, second = cache.table.long()[rows, at // cache.each], at % cache.each
         cache = cache.memory
-    if heads is None:
-        return cache[first, second][:, :, 0]
-    return cache[first, second, heads]
+    found = cache[first, second] if heads is None else cache[first, second, heads]
+    seen = seen.reshape(*seen.shape, *[1] * (found.dim() - seen.dim()))
+    found = torch.where(seen, found, torch.zeros_like(found))
+    return found[:, :, 0] if heads is None else found
 
 
 def slot_attention(
