@@ -40,6 +40,9 @@ PROGRAMS = 264
 SHORTEST = 128
 """Tokens of a part that has two chunks at least, however long they are."""
 
+MOST = 64
+"""Tables that are kept for shapes seen before."""
+
 Run = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
@@ -87,16 +90,20 @@ def _meets(graph: Graph, stream: str) -> bool:
 
 
 class Joining:
-    """A stand-in for two functions of a module of kernels: where one of its functions is called by
-    `with joining.all_of(..)`, segments are those of all processes."""
+    """A stand-in for three functions of a module of kernels: where one of its functions is called
+    by `with joining.all_of(..)`, segments are those of all processes, and their tables, some twenty
+    launches, are made once for all calls of a shape."""
 
     def __init__(self, module: Any):
         self.module = module
         self.launch_kernel, self.chunks_of_segment = module.launch_kernel, module.chunks_of_segment
+        self.segment_tables = module.segment_tables
         self.ranks: Ranks | None = None
         self.name, self.count = "", 0
         self.known: dict[Any, list[Tensor]] = {}
+        self.kept: dict[Any, Any] = {}
         module.launch_kernel, module.chunks_of_segment = self.launch, self.length
+        module.segment_tables = self.tables_of
 
     @contextmanager
     def all_of(self, ranks: Ranks, name: str) -> Iterator[None]:
@@ -122,6 +129,25 @@ class Joining:
         length = math.ceil(chunks / max(2, min(room, math.isqrt(passes * chunks // each))))
         self.count = math.ceil(chunks / length)
         return length
+
+    def tables_of(self, rows: Tensor | None, *sizes: Any) -> tuple[Tensor, Tensor]:
+        """The tables of segments, of sequences that are not packed."""
+        if self.ranks is None or rows is not None:
+            return self.segment_tables(rows, *sizes)
+        return self._once(sizes, lambda: self.segment_tables(None, *sizes))
+
+    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What was made for a key on this stream; in a CUDA graph it is made anew, as memory of a
+        graph has what is written there where it is replayed."""
+        stream = torch.cuda.current_stream().cuda_stream if torch.cuda.is_initialized() else None
+        if stream is not None and torch.cuda.is_current_stream_capturing():
+            return make()
+        key = key, stream, torch.is_inference_mode_enabled()
+        if key not in self.kept:
+            if len(self.kept) >= MOST:
+                self.kept.clear()
+            self.kept[key] = make()
+        return self.kept[key]
 
     def launch(
         self, kernel: Any, programs: int, given: list, counts: list, fixed: dict, options: dict
@@ -170,10 +196,14 @@ class Joining:
     def _rows(self, rows: Tensor) -> Tensor:
         """The table of sequences, with the segments of all processes for the own ones."""
         assert self.ranks is not None
-        each, every = torch.arange(len(rows), device=rows.device), rows.clone()
         many = self.count * self.ranks.count
-        every[:, 4], every[:, 5] = each * many, (each + 1) * many
-        return every
+
+        def make() -> Tensor:
+            each, every = torch.arange(len(rows), device=rows.device), rows.clone()
+            every[:, 4], every[:, 5] = each * many, (each + 1) * many
+            return every
+
+        return self._once((len(rows), many, rows.device), make)
 
 
 def joining(module: ModuleType) -> Joining:
