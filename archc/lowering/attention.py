@@ -404,8 +404,8 @@ class Sweep:
         pairs = (self.rows, self.columns)
         return Formula(self.k, graph, inputs, positions, self.numbers, pairs)
 
-    def looked_up(self, inputs: dict[str, Known], walked: Tokens) -> dict[str, Known]:
-        """The inputs of a block of pairs, with tables read at the index of each pair."""
+    def looked_up(self, inputs: dict[str, Known], walked: Tokens, apart: bool) -> dict[str, Known]:
+        """The inputs of pairs, with tables read at the index of each; `apart`: not blocks ahead."""
         found = dict(inputs)
         for lookup in self.fold.lookups:
             formula = self.formula(self.fold.pairs, found, walked)
@@ -413,10 +413,22 @@ class Sweep:
             at = at.over(self.rows, self.columns).named("at")
             source = self.fold.source(lookup.table)
             assert source.table is not None
-            there = (at >= 0) & (at < self.N[source.table.name])
-            index = self.index(source, None, 0, at)
-            found[lookup.name] = self.k.load(self.buffers[source.name], *index, where=[there])
+            length = self.N[source.table.name]
+            address = (self.buffers[source.name], *self.index(source, None, 0, at))
+            there = (at >= 0) & (at < length)
+            found[lookup.name] = self._read(address, there, length if apart else None)
         return found
+
+    def _read(self, address: Sequence[Any], there: Tile, length: Any) -> Tile:
+        """A load; with a length above 0, in a branch that is always taken, as Triton would make it
+        blocks ahead, through shared memory that takes the place of another program."""
+        if length is None:
+            return self.k.load(*address, where=[there])
+        with self.k.branch(self.k.lift(length) > 0) as taken:
+            taken.give(self.k.load(*address, where=[there]))
+        with self.k.otherwise(taken) as never:
+            never.give(self.k.full(0.0, self.rows, self.columns))
+        return taken.results[0]
 
     def of_first(self, x: Tile) -> Tile:
         """A number of each token held, at the first place of a block that is walked, and 0 at the

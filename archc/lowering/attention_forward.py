@@ -50,8 +50,8 @@ def summed(
     def turn(s: Tokens, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
         in_s = w.inside_of(s, READ)
         other = w.loaded(READ, s, [in_s] if masked else [])
-        inputs = w.sided({**fixed, **mine, **other, **w.products(mine, other)}, masked)
-        inputs = w.looked_up(inputs, s)
+        inputs = w.looked_up(w.sided({**fixed, **mine, **other}, masked), s, apart=True)
+        inputs |= w.products(mine, other)
         formula = w.formula(fold.pairs, inputs, s)
         score = formula.value(fold.pairs.outputs["score"]).named("score")
         seen = w.visible(s, formula, masked)

@@ -117,7 +117,7 @@ class Gradient(Sweep):
         """The weights of a block of pairs, and the gradient of each input of the score."""
         k, fold = self.k, self.fold
         inputs = {**self.fixed, **self.own, **other, **self.products(self.own, other)}
-        inputs = self.looked_up(self.sided(inputs, masked), walked)
+        inputs = self.looked_up(self.sided(inputs, masked), walked, apart=False)
         formula = self.formula(fold.pairs, inputs, walked)
         score = formula.value(fold.pairs.outputs["score"]).over(self.rows, self.columns)
         score = score.named("score")
