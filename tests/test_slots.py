@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -71,6 +72,24 @@ def test_each_is_as_if_alone(name: str) -> None:
         assert (first(made)[:, 0] - wanted).abs().max() < 1e-9 * wanted.abs().max(), more
 
 
+def walked(layer: nn.Module, x: Tensor, pages: int) -> Iterator[tuple[Slots, Tensor]]:
+    """Sequences of different lengths in slots, a token of each at a time, each output held against
+    that of the whole sequence; after each, the slots and the places of the tokens."""
+    whole, slots = layer(x), Slots(layer, 3, max(LENGTHS) + MORE, pages=pages)
+    for slot, length in enumerate(LENGTHS):
+        slots.put(slot, layer(x[slot : slot + 1, :length], return_state=True)[1])
+    for more in range(MORE):
+        slots.lengths = [length + more + 1 for length in LENGTHS]
+        slots.make_room()
+        at = torch.tensor(LENGTHS) + more
+        for kept in (part for _, how, part in parts(slots.state) if how == "paged"):
+            kept.memory[0] = torch.nan  # of nobody
+        made = slots.run(x[torch.arange(3), at][:, None], torch.ones(3, dtype=torch.bool))
+        wanted = whole[torch.arange(3), at]
+        assert (made[:, 0] - wanted).abs().max() < 1e-9 * wanted.abs().max(), more
+        yield slots, at
+
+
 TWO_WINDOWS = """
 layer L(H, K):
     input k[H, K], v[H, K]
@@ -130,19 +149,8 @@ def test_what_chooses_among_blocks_is_as_if_alone(
     layer = spec.module(**sizes, dtype=torch.float64, backend=backend)
     layer = randomise(layer, seed=0).eval()
     x = torch.randn(3, max(LENGTHS) + MORE, 6, dtype=torch.float64)
-    whole, slots = layer(x), Slots(layer, 3, max(LENGTHS) + MORE, pages=pages)
-    like = layer(x[:1, :1], return_state=True)[1]
-    for slot, length in enumerate(LENGTHS):
-        slots.put(slot, layer(x[slot : slot + 1, :length], return_state=True)[1])
-    for more in range(MORE):
-        slots.lengths = [length + more + 1 for length in LENGTHS]
-        slots.make_room()
-        at = torch.tensor(LENGTHS) + more
-        for kept in (part for _, how, part in parts(slots.state) if how == "paged"):
-            kept.memory[0] = torch.nan  # of nobody
-        made = slots.run(x[torch.arange(3), at][:, None], torch.ones(3, dtype=torch.bool))
-        wanted = whole[torch.arange(3), at]
-        assert (made[:, 0] - wanted).abs().max() < 1e-9 * wanted.abs().max(), more
+    whole, like = layer(x), layer(x[:1, :1], return_state=True)[1]
+    for slots, at in walked(layer, x, pages):
         for slot, pos in enumerate(at.tolist()):
             own = taken(slots.model, slots.state, slot, like)
             after = layer(x[slot : slot + 1, pos + 1 :], own) if pos + 1 < x.shape[1] else None
@@ -188,19 +196,8 @@ def test_chosen_tokens_are_taken_out_of_caches(
     layer = spec.module(d=6, H=2, K=4, dtype=torch.float64, backend=backend)
     layer = randomise(layer, seed=0).eval()
     assert ("taken_in_slots" in slots_text_of(spec.layer)) == taken_alone
-    x = torch.randn(3, max(LENGTHS) + MORE, 6, dtype=torch.float64)
-    whole, slots = layer(x), Slots(layer, 3, max(LENGTHS) + MORE, pages=pages)
-    for slot, length in enumerate(LENGTHS):
-        slots.put(slot, layer(x[slot : slot + 1, :length], return_state=True)[1])
-    for more in range(MORE):
-        slots.lengths = [length + more + 1 for length in LENGTHS]
-        slots.make_room()
-        at = torch.tensor(LENGTHS) + more
-        for kept in (part for _, how, part in parts(slots.state) if how == "paged"):
-            kept.memory[0] = torch.nan  # of nobody
-        made = slots.run(x[torch.arange(3), at][:, None], torch.ones(3, dtype=torch.bool))
-        wanted = whole[torch.arange(3), at]
-        assert (made[:, 0] - wanted).abs().max() < 1e-9 * wanted.abs().max(), more
+    for _ in walked(layer, torch.randn(3, max(LENGTHS) + MORE, 6, dtype=torch.float64), pages):
+        pass
 
 
 MIXED = """
