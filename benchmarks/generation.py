@@ -83,7 +83,8 @@ def ours(given: argparse.Namespace, sizes: Mapping[str, int]) -> dict[str, Any]:
     on_gpu = given.device == "cuda"
     wait = torch.cuda.synchronize if on_gpu else (lambda: None)
     dtype = torch.bfloat16 if on_gpu else torch.float32
-    model = archc.parse(SPEC).module(**sizes, device=given.device, dtype=dtype).eval()
+    spec = archc.parse(SPEC, L=given.layers)
+    model = spec.module(**sizes, device=given.device, dtype=dtype).eval()
     room = given.prompt + given.tokens
     pool = Pool(model, given.slots, capacity=room)
     assert isinstance(pool.lanes, Together)
@@ -133,12 +134,14 @@ class Shared(nn.Module):
 class Hybrid(nn.Module):
     """The same model of fla's layers, norms and products, and torch's attention."""
 
-    def __init__(self, sizes: Mapping[str, int], batch: int, room: int, like: dict[str, Any]):
+    def __init__(
+        self, sizes: Mapping[str, int], count: int, batch: int, room: int, like: dict[str, Any]
+    ):
         from fla.layers.kda import KimiDeltaAttention
         from fla.modules import GatedMLP, RMSNorm
 
         super().__init__()
-        d, count = sizes["d"], 16
+        d = sizes["d"]
         self.E, self.head = nn.Embedding(sizes["vocab"], d), nn.Linear(d, sizes["vocab"], False)
         norms = [RMSNorm(d, eps=1e-6) for _ in range(2 * count + 1)]
         self.norms = nn.ModuleList(norms)
@@ -173,7 +176,8 @@ def fla(given: argparse.Namespace, sizes: Mapping[str, int]) -> dict[str, Any]:
 
     like = {"device": given.device, "dtype": torch.bfloat16}
     room = given.prompt + given.tokens
-    model = Hybrid(sizes, given.slots, room, like).to(**like).eval()
+    with torch.device(given.device):
+        model = Hybrid(sizes, given.layers, given.slots, room, like).to(torch.bfloat16).eval()
     tokens = torch.randint(0, sizes["vocab"], (given.slots, given.prompt)).to(given.device)
     read, steps = [], []
     for _ in range(2):  # kernels are compiled the first time
@@ -199,14 +203,16 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--prompt", type=int, default=1024, help="tokens of each prompt")
     parser.add_argument("--tokens", type=int, default=128, help="more of each that fit")
+    parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="sizes for a look without a GPU")
     given = parser.parse_args()
     prepare_fla(given)
     made, sizes = Record(given, by=("model",)), SMALL if given.small else SIZES
-    for whom in given.whom:
+    for whom in sorted(given.whom):  # fla's first: files of archc choose an assembler for all after
         torch.manual_seed(0)
-        found = {"model": whom, "slots": given.slots, "prompt": given.prompt, **sizes}
+        found = {"model": whom, "slots": given.slots, "prompt": given.prompt}
+        found |= {"L": given.layers, **sizes}
         found |= {"ours": ours, "fla": fla}[whom](given, sizes)
         found["tokens_a_second"] = 1000 * given.slots / found["step_ms"]
         found["prompt_tokens_a_second"] = given.slots * given.prompt / found["read_s"]

@@ -136,7 +136,8 @@ def fla(sizes: Mapping[str, int], device: str) -> tuple[nn.Module, Callable[...,
     """The same of fla, with its fused loss."""
     from fla.modules import FusedLinearCrossEntropyLoss
 
-    model = Model(sizes).to(device, torch.bfloat16)
+    with torch.device(device):
+        model = Model(sizes).to(torch.bfloat16)
     entropy = FusedLinearCrossEntropyLoss()
 
     def loss(tokens: Tensor) -> Tensor:
@@ -231,6 +232,8 @@ def trained(which: str, given: Namespace) -> dict[str, Any]:
     draw(model.train())
     text, generator = words(sizes["vocab"]).to(given.device), torch.Generator().manual_seed(0)
     step, losses, ends = Step(model), list[Tensor](), list[float]()
+    if given.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     first = min(20, given.steps // 2)
     wait = torch.cuda.synchronize if given.device == "cuda" else (lambda: None)
     like = text[: given.batch * (given.length + 1)].view(given.batch, -1)
@@ -289,7 +292,7 @@ def main() -> int:
     given = parser.parse_args()
     prepare_fla(given)
     made = Record(given, by=("model", "graph"))
-    for which in given.models:
+    for which in sorted(given.models):  # fla's first: files of archc choose an assembler for all after
         found = trained(which, given)
         if given.profile:
             found["kernels"] = profiled(which, given)

@@ -1,8 +1,8 @@
 """Compiling the candidates of a peer's autotuner ahead of time, several processes side by side.
 
 A search compiles its candidates one after the other, which takes minutes for some peers. Here each
-of several processes goes through the same calls, compiles every so-manieth kernel into the shared
-cache on disk, and launches none: it waits for no other, as results have their shapes and may have
+of several processes goes through the same calls, compiles every so-manieth kernel and what launches
+it into the shared cache on disk, and launches none: it waits for no other, as results have their shapes and may have
 any values. The search itself is made later, by the peer, on a quiet machine: it finds all
 candidates compiled. Where a search of an earlier run is kept on disk, its choice alone is compiled.
 """
@@ -17,6 +17,7 @@ from typing import Any
 def compile_a_share(share: int, shares: int) -> None:
     """Make Triton's kernels in this process be compiled and not launched, kernel share, share +
     shares, ... of all that are called, each candidate of an autotuner being one."""
+    import triton
     from triton.compiler.errors import CompileTimeAssertionFailure
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.errors import OutOfResources, PTXASError
@@ -26,17 +27,23 @@ def compile_a_share(share: int, shares: int) -> None:
     compiled = JITFunction.run
     candidates: dict[Any, Sequence[Any]] = {}
     seen: dict[Any, int] = {}
+    kinds: set[Any] = set()
 
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         if warmup:
             return compiled(kernel, *args, grid=grid, warmup=True, **kwargs)
-        key = _like(kernel, args, kwargs)
+        key, kind = _like(kernel, args, kwargs), _signature(kernel, args, kwargs)
+        first = kind not in kinds
+        kinds.add(kind)
         if key in seen or seen.setdefault(key, len(seen)) % shares != share:
-            return None
+            return
         try:
-            return compiled(kernel, *args, grid=grid, warmup=True, **kwargs)
+            made = compiled(kernel, *args, grid=grid, warmup=True, **kwargs)
         except failures:
-            return None
+            return
+        if first and made is not None:
+            active: Any = triton.runtime.driver.active
+            active.launcher_cls(made.src, made.metadata)
 
     def run_all(tuner: Any, *args: Any, **kwargs: Any) -> None:
         key = _like(tuner, args, kwargs)
@@ -57,6 +64,12 @@ def _like(kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[
     """What machine code for a call is made for, and a little more: values that are no tensors."""
     given = [*enumerate(args), *kwargs.items()]
     return (id(kernel), *((name, str(getattr(x, "dtype", x))) for name, x in given))
+
+
+def _signature(kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What the C code that launches a kernel is made for: the types of what is given."""
+    given = [*enumerate(args), *kwargs.items()]
+    return (id(kernel), *((name, str(getattr(x, "dtype", type(x)))) for name, x in given))
 
 
 def search_briefly() -> None:

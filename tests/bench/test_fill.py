@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,3 +95,26 @@ def test_a_search_that_is_known_is_not_prepared(
     assert (called, asked) == ([128], [(x, "torch.float32")])
     tuned.run(x.double(), grid=(1,), warmup=False)
     assert called == [128, *SIZES]
+
+
+def test_what_launches_is_made_once_for_a_signature(
+    called: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the share that compiles its first kernel; another type of an argument is another one."""
+    made = []
+
+    def run(kernel: Any, x: Any, *, BLOCK: int = 0, **more: Any) -> Any:
+        return SimpleNamespace(src=kernel.fn.__name__, metadata=x)
+
+    active = SimpleNamespace(launcher_cls=lambda src, metadata: made.append((src, metadata)))
+    monkeypatch.setattr(triton.runtime, "driver", SimpleNamespace(active=active))
+    for share in range(2):
+        monkeypatch.setattr(Autotuner, "run", Autotuner.run)
+        monkeypatch.setattr(JITFunction, "run", run)
+        compile_a_share(share, 2)
+        tuned, alone = tuner(), JITFunction(plain)
+        for given in (3, 5, 0.5):
+            tuned.run(given, grid=(1,), warmup=False)
+        alone.run(7, grid=(1,), warmup=False)
+        made.append(share)
+    assert made == [("body", 3), ("body", 0.5), 0, ("plain", 7), 1]
