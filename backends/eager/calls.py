@@ -114,6 +114,9 @@ def _stack(scope: Scope, chain: Chain) -> None:
         if not once:
             scope.writer.line(f"{names[output]} = {arguments[place]}")
         arguments[place] = names[output]
+    for user in scope.graph.users(last.id):  # what the last layer gives and none is given
+        if user in scope.uses and (given := scope.graph[user].op.name) not in names:
+            names[given] = scope.names.fresh(given)
     left = ", ".join(names.get(output, "_") for output in outputs)
     left = f"({left})" if len(outputs) > 1 and field else left
     if field is None:

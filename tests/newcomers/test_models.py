@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, rms_norm
+from torch.nn.functional import pad, rms_norm, silu
 
 from tests.newcomers.agreement import held
 from tests.newcomers.test_attentions import back, causal, heads
@@ -30,6 +30,22 @@ def test_values_of_the_first_layer_in_all_others() -> None:
         return y
 
     held("value_residual", reference, {"x": [2, 5, 4]}, d=4, H=2, K=3)
+
+
+def test_attention_over_depth() -> None:
+    """What the last layer of a stack gives is read, and none in the stack is given it."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        y, past = inputs["x"], [inputs["x"]]
+        for place in ("layers.0.", "layers.1.", "layers.2."):
+            each = torch.stack(past, 2)
+            share = (rms_norm(each, (4,), eps=1e-6) @ p[place + "w"]).softmax(-1)
+            read = (share[..., None] * each).sum(2)
+            past.append(silu(read @ p[place + "W_1"]) @ p[place + "W_2"])
+            y = read + past[-1]
+        return y
+
+    held("depth_attention", reference, {"x": [2, 5, 4]}, d=4, e=3)
 
 
 def test_a_convolution_whose_filter_each_token_makes() -> None:
