@@ -209,7 +209,7 @@ def main() -> int:
     given = parser.parse_args()
     prepare_fla(given)
     made, sizes = Record(given, by=("model",)), SMALL if given.small else SIZES
-    for whom in sorted(given.whom):  # fla's first: files of archc choose an assembler for all after
+    for whom in sorted(given.whom):  # fla's first: files of archc choose an assembler for all
         torch.manual_seed(0)
         found = {"model": whom, "slots": given.slots, "prompt": given.prompt}
         found |= {"L": given.layers, **sizes}

@@ -292,7 +292,7 @@ def main() -> int:
     given = parser.parse_args()
     prepare_fla(given)
     made = Record(given, by=("model", "graph"))
-    for which in sorted(given.models):  # fla's first: files of archc choose an assembler for all after
+    for which in sorted(given.models):  # fla's first: files of archc choose an assembler for all
         found = trained(which, given)
         if given.profile:
             found["kernels"] = profiled(which, given)

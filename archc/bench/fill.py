@@ -2,9 +2,10 @@
 
 A search compiles its candidates one after the other, which takes minutes for some peers. Here each
 of several processes goes through the same calls, compiles every so-manieth kernel and what launches
-it into the shared cache on disk, and launches none: it waits for no other, as results have their shapes and may have
-any values. The search itself is made later, by the peer, on a quiet machine: it finds all
-candidates compiled. Where a search of an earlier run is kept on disk, its choice alone is compiled.
+it into the shared cache on disk, and launches none: it waits for no other, as results have their
+shapes and may have any values. The search itself is made later, by the peer, on a quiet machine: it
+finds all candidates compiled. Where a search of an earlier run is kept on disk, its choice alone is
+compiled.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def compile_a_share(share: int, shares: int) -> None:
         if key in seen or seen.setdefault(key, len(seen)) % shares != share:
             return
         try:
-            made = compiled(kernel, *args, grid=grid, warmup=True, **kwargs)
+            made: Any = compiled(kernel, *args, grid=grid, warmup=True, **kwargs)
         except failures:
             return
         if first and made is not None:
