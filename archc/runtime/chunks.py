@@ -60,14 +60,19 @@ def moved(x: Tensor, dim: int, steps: int, fill: float = 0.0) -> Tensor:
 def convolved(weights: Tensor, x: Tensor, count: int) -> Tensor:
     """The sums over the past for the last `count` tokens of x [..., S], with the last one's weights
     [..., S] moved to each: one product for one token, else by Fourier transforms. These are in
-    float64: a token has a share of what is rounded of all others, which may be much larger."""
+    float64: a token has a share of what is rounded of all others, which may be much larger. Of what
+    is not finite all would be NaN: so are only those from the first on that it reaches."""
     tokens, dtype = x.shape[-1], torch.promote_types(weights.dtype, x.dtype)
     weights, x = weights.double(), x.double()
     if count == 1:
         return (weights * x).sum(-1, keepdim=True).to(dtype)
     size = 1 << (2 * tokens - 1).bit_length()
-    spectrum = torch.fft.rfft(weights.flip(-1), size) * torch.fft.rfft(x, size)
-    return torch.fft.irfft(spectrum, size)[..., tokens - count : tokens].to(dtype)
+    spectrum, wrong = torch.ones((), device=x.device), torch.zeros((), device=x.device)
+    for each in (weights.flip(-1), x):
+        spectrum = spectrum * torch.fft.rfft(torch.where(each.isfinite(), each, 0.0), size)
+        wrong = wrong + (~each.isfinite()).cumsum(-1)
+    made = torch.fft.irfft(spectrum, size)[..., :tokens] + torch.where(wrong > 0, math.nan, 0.0)
+    return made[..., tokens - count :].to(dtype)
 
 
 def sums_before(x: Tensor, dim: int) -> Tensor:

@@ -100,3 +100,27 @@ def test_no_number_of_a_pair_is_made_and_no_token_is_rounded_as_another() -> Non
         wide[back:] += module.h.double()[back] * x[0].double()[: 4096 - back]
     for part in (slice(0, 16), slice(0, 4000), slice(4000, None)):
         assert (y[0, part] - wide[part]).abs().max() < 1e-6 * wide[part].abs().max()
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("of", ["a token", "a weight"])
+def test_what_is_not_finite_reaches_no_earlier_token(of: str, wrong: float) -> None:
+    """Each token of its own sequence and element: the 10th, or what is read 9 tokens back."""
+    text = "attend s <= t over H:\n        o = sum[s](h[min(t - s, P - 1)] * v[s])\n    output o\n"
+    spec = archc.parse(f"layer L(H, V, P):\n    input v[H, V]\n    param h[P, H, V]\n    {text}")
+    sizes: dict[str, Any] = {"H": 2, "V": 3, "P": 19}
+    module = spec.module(dtype=torch.float64, **sizes)
+    v = torch.randn(2, 19, 2, 3, dtype=torch.float64)
+    before = module(v)
+    place = (1, slice(9, None)) if of == "a token" else (slice(None), slice(9, None))
+    with torch.no_grad():
+        (v[1] if of == "a token" else module.h)[9, 1, 2] = wrong
+    found = module(v.requires_grad_())
+    params = dict(module.named_parameters())
+    (want,) = evaluate(spec.layer, {"v": v}, params, sizes).outputs.values()
+    there = torch.zeros(found.shape, dtype=torch.bool)
+    there[(*place, 1, 2)] = True
+    assert torch.equal(want.isfinite(), ~there) and torch.equal(found.isnan(), there)
+    torch.testing.assert_close(found[~there], before[~there])
+    (slope,) = torch.autograd.grad(found[~there].sum(), v)
+    assert slope.isfinite().all()
