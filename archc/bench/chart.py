@@ -42,9 +42,13 @@ def picture(found: Report) -> Figure:
     return figure
 
 
+WIDE = 20.0
+"""Times further apart than so many times are drawn on a logarithmic axis."""
+
+
 def _panel(axes: Axes, what: str, cases: list[Case], colours: dict[str, str]) -> None:
     """Bars from the top down, each with its time written at its end."""
-    place, ticks, labels, longest = 0.0, [], [], 0.0
+    place, ticks, labels = 0.0, [], []
     for case in cases:
         start = place
         for entry in case.entries:
@@ -53,7 +57,6 @@ def _panel(axes: Axes, what: str, cases: list[Case], colours: dict[str, str]) ->
                 beyond = case.floor_ms or 0.0  # the mark is not drawn through words
                 axes.text(beyond, place, f"  {entry.contender}: {told}", va="center", fontsize=8)
             else:
-                longest = max(longest, entry.high or 0.0)
                 spread = [
                     [entry.milliseconds - (entry.low or 0)],
                     [(entry.high or 0) - entry.milliseconds],
@@ -63,8 +66,10 @@ def _panel(axes: Axes, what: str, cases: list[Case], colours: dict[str, str]) ->
                     xerr=spread, error_kw={"lw": 1, "ecolor": "#333333"},
                 )  # fmt: skip
                 wrong = "  WRONG" if entry.wrong else ""
+                time = entry.milliseconds
+                number = f"{time:.3g}" if time < 1000 else f"{time:,.0f}"
                 axes.text(
-                    entry.high or 0.0, place, f"  {entry.milliseconds:.3g}{wrong}", va="center",
+                    entry.high or 0.0, place, f"  {number}{wrong}", va="center",
                     fontsize=8, color="#b00000" if wrong else "black",
                 )  # fmt: skip
             place += 1
@@ -75,7 +80,20 @@ def _panel(axes: Axes, what: str, cases: list[Case], colours: dict[str, str]) ->
         place += 1
     axes.set_yticks(ticks, labels, fontsize=8)
     axes.set_ylim(place - 1.2, -0.8)
-    axes.set_xlim(0, 1.15 * longest or 1.0)
+    _scale(axes, cases)
     axes.tick_params(axis="x", labelsize=8)
     axes.set_title(what, fontsize=10, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _scale(axes: Axes, cases: list[Case]) -> None:
+    """The axis of times, with room for the numbers at the ends of bars."""
+    times = [time for case in cases for e in case.entries if (time := e.milliseconds) is not None]
+    ends = [e.high or 0.0 for case in cases for e in case.entries if e.milliseconds is not None]
+    if max(times) <= WIDE * min(times):
+        axes.set_xlim(0, 1.15 * max(ends))
+        return
+    least = min([*times, *(case.floor_ms for case in cases if case.floor_ms)])
+    axes.set_xscale("log", nonpositive="clip")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlim(least / 1.5, max(ends) * (max(ends) / least) ** 0.15)

@@ -97,3 +97,14 @@ def test_what_was_stopped_before_its_time_was_taken_is_no_refusal() -> None:
     out = io.StringIO()
     Console(file=out, width=200).print(table(report([Outcome(JOB, {}, cut)])))
     assert out.getvalue().count("no time") == 2 and out.getvalue().count("refused") == 1
+
+
+def test_times_far_apart_are_drawn_on_a_logarithmic_axis() -> None:
+    near, far = rows(), rows()
+    far[5] = {"what": "forward", "seconds": {"ours": [1.5] * 3, "left": [0.05] * 3}}
+    for measured, scale in ((near, "linear"), (far, "log")):
+        axes = picture(report([Outcome(JOB, {}, measured)])).axes[0]
+        assert axes.get_xscale() == scale
+        lengths = [bar.get_width() for bar in axes.patches if bar.get_width()]
+        assert axes.get_xlim()[1] > max(lengths)
+    assert "  1,500" in [each.get_text() for each in axes.texts]
