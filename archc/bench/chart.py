@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from archc.bench.report import Case, Report
+from archc.bench.report import Case, Entry, Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,26 +52,7 @@ def _panel(axes: Axes, what: str, cases: list[Case], colours: dict[str, str]) ->
     for case in cases:
         start = place
         for entry in case.entries:
-            if entry.milliseconds is None:
-                told = "refused" if entry.refusal else "no time"
-                beyond = case.floor_ms or 0.0  # the mark is not drawn through words
-                axes.text(beyond, place, f"  {entry.contender}: {told}", va="center", fontsize=8)
-            else:
-                spread = [
-                    [entry.milliseconds - (entry.low or 0)],
-                    [(entry.high or 0) - entry.milliseconds],
-                ]
-                axes.barh(
-                    place, entry.milliseconds, 0.85, color=colours[entry.contender],
-                    xerr=spread, error_kw={"lw": 1, "ecolor": "#333333"},
-                )  # fmt: skip
-                wrong = "  WRONG" if entry.wrong else ""
-                time = entry.milliseconds
-                number = f"{time:.3g}" if time < 1000 else f"{time:,.0f}"
-                axes.text(
-                    entry.high or 0.0, place, f"  {number}{wrong}", va="center",
-                    fontsize=8, color="#b00000" if wrong else "black",
-                )  # fmt: skip
+            _bar(axes, place, case, entry, colours[entry.contender])
             place += 1
         if case.floor_ms is not None:
             axes.plot([case.floor_ms] * 2, [start - 0.5, place - 0.5], color="black", lw=2)
@@ -84,6 +65,24 @@ def _panel(axes: Axes, what: str, cases: list[Case], colours: dict[str, str]) ->
     axes.tick_params(axis="x", labelsize=8)
     axes.set_title(what, fontsize=10, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _bar(axes: Axes, place: float, case: Case, entry: Entry, colour: str) -> None:
+    """One contender's time and its spread, or why there is none."""
+    time, low, high = entry.milliseconds, entry.low or 0.0, entry.high or 0.0
+    if time is None:
+        told = "refused" if entry.refusal else "no time"
+        beyond = case.floor_ms or 0.0  # the mark is not drawn through words
+        axes.text(beyond, place, f"  {entry.contender}: {told}", va="center", fontsize=8)
+        return
+    spread = [[time - low], [high - time]]
+    axes.barh(place, time, 0.85, color=colour, xerr=spread, error_kw={"lw": 1, "ecolor": "#333333"})
+    number = f"{time:.3g}" if time < 1000 else f"{time:,.0f}"
+    wrong = "  WRONG" if entry.wrong else ""
+    axes.text(
+        high, place, f"  {number}{wrong}", va="center", fontsize=8,
+        color="#b00000" if wrong else "black",
+    )  # fmt: skip
 
 
 def _scale(axes: Axes, cases: list[Case]) -> None:
