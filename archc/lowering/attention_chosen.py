@@ -192,10 +192,13 @@ class Neighbours(OneReader):
     def load(
         self, source: Source, tokens: Tokens | None, masks: Sequence[Tile], apart: bool = False
     ) -> Known:
-        """A source at some tokens; of readers, at each row that there is."""
-        if source.role != READER:
-            return super().load(source, tokens, masks, apart)
-        return HeadRows.load(self, source, tokens, [self.in_mine], apart)
+        """A source at some tokens; of readers, at each row that there is. Vectors of what is read
+        are a block in memory."""
+        if source.role == READER:
+            return HeadRows.load(self, source, tokens, [self.in_mine], apart)
+        if source.role == READ and source.dim is not None and not apart:
+            return self.copied(source, source.dim, self.block)
+        return super().load(source, tokens, masks, apart)
 
     def inside_of(self, tokens: Tokens, role: str) -> Tile:
         """Whether there are such tokens in memory; those behind the end of a block are not read."""
@@ -230,9 +233,10 @@ class Neighbours(OneReader):
             chosen = (share - k.apply("floor", share) >= 0.5).named("chosen")
             self.latest = k.where(chosen, self.own_latest, NOWHERE).named("latest")
             begin, i = (loop.index % turns) * block, k.iota("s", block)
-            start = (at * size - k.lift(self.START) + begin).named("start")
-            s = k.where(begin + i < size, start + i, k.lift(self.S)).named("s")
-            loop.next(*turn(Tokens(s, start + i), True, tuple(before)), *following)
+            self.block = (at * size - k.lift(self.START) + begin).named("start")
+            place = self.block + i
+            s = k.where(begin + i < size, place, k.lift(self.S)).named("s")
+            loop.next(*turn(Tokens(s, place), True, tuple(before)), *following)
         return [*loop.results[: len(carried)]]
 
 

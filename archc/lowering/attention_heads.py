@@ -79,6 +79,15 @@ class HeadRows(Sweep):
             return self.group
         return super().place_of(source, head, share)
 
+    def copied(self, source: Source, dim: Axis, first: Tile) -> Tile:
+        """A block of vectors along a dim, read by the copy engine from a place in memory on: 0
+        before the first token and behind the last."""
+        places = self.index(source, Tokens(first, first))
+        start = [0 if a == dim else at for a, at in zip(source.type.axes, places, strict=True)]
+        dims = {"s": self.columns, f"d_{clean(dim.name)}": self.dim(dim)}
+        found = self.k.load_block(self.buffers[source.name], *start, wide=False, **dims)
+        return found.named(f"b_{source.name}")
+
     def of_group(self, source: Source, share: sympy.Expr) -> bool:
         """Whether all rows of a program read one place of a source, of which so many heads share
         one; of a group of one head what is of the reader has rows all the same."""
@@ -139,14 +148,9 @@ class _Part(HeadRows):
         self, source: Source, tokens: Tokens | None, masks: Sequence[Tile], apart: bool = False
     ) -> Known:
         """A block of vectors that a turned program reads, 0 behind the last in memory."""
-        dim = source.dim
-        if not self.turned or source.role != READ or dim is None or apart:
+        if not self.turned or source.role != READ or source.dim is None or apart:
             return super().load(source, tokens, masks, apart)
-        places = self.index(source, Tokens(self.block, self.block))
-        start = [0 if a == dim else at for a, at in zip(source.type.axes, places, strict=True)]
-        dims = {"s": self.columns, f"d_{clean(dim.name)}": self.dim(dim)}
-        found = self.k.load_block(self.buffers[source.name], *start, wide=False, **dims)
-        return found.named(f"b_{source.name}")
+        return self.copied(source, source.dim, self.block)
 
     def products(self, mine: dict[str, Known], other: dict[str, Known]) -> dict[str, Known]:
         """Products of a turned program stand in a branch, which compilers do not see to be always

@@ -134,6 +134,16 @@ def vectors_of(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
+def copied_vectors(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Vectors in a dtype as the copy engine reads them: each begins at a multiple of 16 bytes."""
+    x = x.to(dtype)
+    if x.stride(-1) == 1 and is_copied(x):
+        return x
+    apart = 16 // x.element_size()
+    room = x.new_empty((*x.shape[:-1], -(-x.shape[-1] // apart) * apart))
+    return room[..., : x.shape[-1]].copy_(x)
+
+
 def side_by_side(table: Tensor, dim: int) -> Tensor:
     """A table with a dim's numbers one after the other: pairs of a block read near ones."""
     return table.movedim(dim, -1).contiguous().movedim(-1, dim)

@@ -86,6 +86,11 @@ class ChoiceOp(FoldOp):
     def _made(self, program: Program) -> list[Buffer]:
         return [buffer for buffer in super()._made(program) if buffer.name not in LISTS]
 
+    def _laid(self, source: Source) -> str:
+        """Blocks of vectors are read by the copy engine."""
+        blocks = source.role == "read" and not self.choice.single
+        return "copied_vectors" if blocks else super()._laid(source)
+
     def _blocks(self, writer: Writer, kind: str) -> None:
         """The line that says how long blocks are, and how a program is launched."""
         dims = {f"N_{clean(s.dim.name)}" for s in self.vectors if s.dim is not None}

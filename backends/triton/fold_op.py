@@ -142,10 +142,16 @@ class FoldOp:
         for source in self.fold.sources:
             name = self.arguments[source.name]
             dtype = WIDE if source.real else "torch.int32"
-            text = f"vectors_of({name}, data)" if source.dim is not None else f"{name}.to({dtype})"
+            text = f"{name}.to({dtype})"
+            if source.dim is not None:
+                text = f"{self._laid(source)}({name}, data)"
             if source.table is not None:
                 text = f"side_by_side({text}, {source.type.names.index(source.table.name)})"
             writer.line(f"{name} = {text}")
+
+    def _laid(self, source: Source) -> str:
+        """The function that lays vectors as kernels read them."""
+        return "vectors_of"
 
     def _blocks(self, writer: Writer, kind: str) -> None:
         """The line that says how long blocks are, and how a program is launched."""

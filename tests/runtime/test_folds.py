@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from archc.runtime.folds import is_copied, part_blocks, side_by_side
+from archc.runtime.folds import copied_vectors, is_copied, part_blocks, side_by_side
 
 
 def test_a_sequence_without_tokens() -> None:
@@ -26,3 +26,15 @@ def test_vectors_that_the_copy_engine_reads():
     whole = torch.zeros(2, 5, 24, dtype=torch.bfloat16)
     assert is_copied(whole) and is_copied(whole[:, 1:, 8:]) and is_copied(whole[:1, :2])
     assert not is_copied(whole[..., 1:]) and not is_copied(torch.zeros(5, 20).bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_vectors_are_laid_as_the_copy_engine_reads_them(dtype: torch.dtype):
+    """One sequence, rows that are cut out of longer ones, lengths that are no multiple of 16 bytes,
+    another dtype, and elements that lie apart."""
+    whole = torch.randn(2, 5, 22)
+    for given in (whole, whole[:1, :, :21].to(dtype), whole.to(dtype).mT[:, :6]):
+        found = copied_vectors(given, dtype)
+        assert torch.equal(found, given.to(dtype)) and is_copied(found) and found.stride(-1) == 1
+    as_it_is = torch.zeros(2, 5, 24, dtype=dtype)
+    assert copied_vectors(as_it_is, dtype) is as_it_is
