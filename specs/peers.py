@@ -316,7 +316,6 @@ ROWS: list[Row] = [
     Row("mlstm"),
     Row("lstm", beside=("cudnn",)),
     Row("slstm", beside=("eager",)),
-    Row("mamba", NARROW, given={"D": 4096}),
     *(
         Row(spec, what=("decode",), batches=(64, 256))
         for spec in ("kda", "gla", "gated_delta", "rwkv7", "mlstm", "mesa")

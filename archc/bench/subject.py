@@ -133,11 +133,13 @@ def title_and_layer(spec: str, asked: Request) -> tuple[str, ir.Layer]:
 def sizes_at(
     layer: ir.Layer, shape: tuple[int, int, int, int], given: Mapping[str, Any]
 ) -> dict[str, Number]:
-    """The sizes of a layer with that many heads of that dim; what is given by name goes before."""
+    """The sizes of a layer with that many heads of that dim; what is given by name goes before. `D`
+    is the dim of a head, or all channels of a layer without heads."""
     _, _, heads, dim = shape
-    wished = {"d": heads * dim, "H": heads, "G": heads, "K": dim, "V": dim, "D": heads * dim}
-    wished |= {name: value for name, value in given.items() if not isinstance(value, str | bool)}
     names = {arg.name: arg for arg in layer.args if arg.symbol is not None}
+    wished = {"d": heads * dim, "H": heads, "G": heads, "K": dim, "V": dim}
+    wished["D"] = dim if "H" in names else heads * dim
+    wished |= {name: value for name, value in given.items() if not isinstance(value, str | bool)}
     left = {name: dim for name, arg in names.items() if arg.default is None}
     return dict(resolve_sizes(layer, left | {n: v for n, v in wished.items() if n in names}))
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import archc
 from archc.bench import orders
 from archc.bench.contenders import Row, borders, rows_of
 from archc.bench.orders import Order, make
 from archc.bench.record import peers_file
 from archc.bench.report import title_of
-from archc.bench.subject import Request
+from archc.bench.subject import Request, sizes_at
 from tests.bench.test_report import JOB
 
 SPEC = """
@@ -74,6 +75,18 @@ def test_side_by_side_and_as_written(order: Order, tmp_path: Path) -> None:
     job = fused.job(tmp_path)
     assert (job.title, job.called, job.packed) == ("sum fused", "sum fused packed 2", 2)
     assert title_of(job) == "sum fused packed 2 1x8x2x4 float32"
+
+
+@pytest.mark.parametrize(
+    ("spec", "sizes"),
+    [
+        ("slstm", {"d": 2048, "H": 4, "D": 512}), ("lstm", {"d": 2048, "D": 2048}),
+        ("kda", {"d": 2048, "H": 4, "K": 512, "V": 512}),
+    ],
+)  # fmt: skip
+def test_sizes_of_heads_and_of_channels(spec: str, sizes: dict[str, int]) -> None:
+    found = sizes_at(archc.load(spec).layer, (16, 1024, 4, 512), {})
+    assert {name: found[name] for name in sizes} == sizes
 
 
 def test_borders_are_those_of_so_many_sequences() -> None:
