@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from archc.runtime.optional import triton
+from archc.runtime.repeated import noted
 from archc.runtime.together import NotCompiled, code_that_fits, staged
 from archc.runtime.tuned import measured_options
 
@@ -26,7 +27,7 @@ def launch_kernel(
     flat = isinstance(kernel, triton.JITFunction) and torch.version.hip is None
     if not flat or torch.compiler.is_compiling():
         kernel[(programs,)](*given, *counts, **staged(fixed, options), **options)
-        return None
+        return noted(None)
     device = next(x.device for x in given if isinstance(x, torch.Tensor))
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
@@ -40,14 +41,14 @@ def launch_kernel(
     if code is not None:  # what Triton is given as an address it does not look up
         launch = code[programs, 1, 1]
         launch(*addresses, *others)
-        return launch, (*given, *others)
+        return noted((launch, (*given, *others)))
     code = new_code(kernel, programs, given, counts, fixed, options)
     if len(known) > 1024:  # strides may be of any number of tokens
         known.clear()
     launch = code[programs, 1, 1]
     launch(*given, *others)
     known[key] = code
-    return launch, (*given, *others)
+    return noted((launch, (*given, *others)))
 
 
 def addressed(given: list) -> tuple[list, list]:

@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from archc.runtime.optional import triton
+from archc.runtime.repeated import Recording, Repeated, likeness_of_call
 
 
 class NotCompiled(Exception):
@@ -120,17 +121,38 @@ class Launches(TorchDispatchMode):
             self.workers.shutdown(cancel_futures=True)
 
 
+SEEN = "seen"
+"""In place of a call that was done once."""
+
+
 def compiled_together(function: Callable) -> Callable:
-    """A function that launches kernels: if one is not compiled yet, all are, side by side."""
+    """A function that launches kernels: if one is not compiled yet, all are, side by side. From the
+    third call for tensors alike it is done again as it was the second time."""
+    known: dict[Any, Any] = {}
 
     def run(*args):
+        if getattr(Recording.here, "now", None) is not None:
+            return function(*args)
+        key, addresses = likeness_of_call(args)
+        again: Any = known.get(key)
+        if again.__class__ is Repeated:
+            return again(args, addresses)
         NotCompiled.here.raised = True
         try:
-            return function(*args)
+            if again is not SEEN:
+                return function(*args)
+            with Recording(args) as recording:
+                made = function(*args)
+            known[key] = recording.repeated(made)
+            return made
         except NotCompiled:
             pass  # nothing that is given was written to: it begins again
         finally:
             NotCompiled.here.raised = False
+            if key is not None:
+                if len(known) == 256:  # there may be any number of tokens
+                    known.clear()
+                known.setdefault(key, SEEN)
         with Launches(function) as launches:
             return launches.function(*args)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from archc.runtime.optional import triton
+from archc.runtime.repeated import Recording
 
 
 def take_settings(path: str, named: dict) -> None:
@@ -32,6 +33,7 @@ def take_settings(path: str, named: dict) -> None:
             raise ValueError(f"{path} is of other kernels, see `{name}`: run archc tune again")
     for name, entry in data["kernels"].items():
         named[name].measured = entry["settings"]
+    Recording.settings += 1  # calls are done as before no longer
 
 
 def kernel_digest(made: Any) -> str:

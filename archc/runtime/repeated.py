@@ -1,0 +1,242 @@
+"""Calls of functions that launch kernels, done again as they were for tensors like those of that
+time: what such a function does follows from shapes, strides, dtypes and numbers alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+NUMBERS = frozenset((bool, int, float, type(None)))
+"""The types of what is given to a call besides tensors."""
+
+
+def likeness_of_call(given: tuple) -> tuple[tuple | None, list]:
+    """The key that decides what a call does, and the addresses of what is given to it; the key is
+    None where it is not enough: of tensors that are not on the current GPU, or not plain."""
+    if not torch.cuda.is_initialized():
+        return None, []
+    here = torch.cuda.current_device()
+    key: list[Any] = [here, Recording.settings]
+    addresses = []
+    for x in given:
+        kind = x.__class__
+        if kind is Tensor or kind is torch.nn.Parameter:
+            if x.get_device() != here:
+                return None, []
+            addresses.append(x.data_ptr())
+            key += x.shape, x.stride(), x.dtype, addresses[-1] % 16
+        elif kind in NUMBERS:
+            addresses.append(None)
+            key += kind, x.hex() if kind is float else x  # -0.0 is no 0.0
+        else:
+            return None, []
+    return tuple(key), addresses
+
+
+ROOM = torch.ops.aten.empty.memory_format
+"""What `torch.empty` is as an operation."""
+
+
+class Place(int):
+    """Where a tensor is among those of a call: first those given, then those that it makes."""
+
+
+class Recording(TorchDispatchMode):
+    """What one call does, in order: its launches, and what PyTorch does, which may be to give room.
+    It is not `sure` where that cannot be done again: where a number is read from a tensor or drawn,
+    or a tensor is neither given nor made."""
+
+    here, settings = threading.local(), 0
+    UNSURE = frozenset((
+        torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape,
+        torch.Tag.nondeterministic_seeded,
+    ))  # fmt: skip
+
+    def __init__(self, given: tuple):
+        super().__init__()
+        self.places, self.given, self.count = WeakIdKeyDictionary(), len(given), len(given)
+        self.steps: list[Any] = []
+        self.sure = True
+        tensors = [(place, x) for place, x in enumerate(given) if isinstance(x, Tensor)]
+        self.device = tensors[0][1].device
+        for place, x in tensors:  # of one that is given twice nothing says which it is
+            self.sure = self.sure and x.is_floating_point() and x not in self.places
+            self.places[x] = Place(place)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not asked to: torch would import its compiler for that, which takes two seconds."""
+        return False
+
+    def __enter__(self):
+        Recording.here.now = self
+        return super().__enter__()
+
+    def __exit__(self, *raised):
+        Recording.here.now = None
+        return super().__exit__(*raised)
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: tuple = (), kwargs: dict | None = None):
+        kwargs = kwargs or {}
+        taken: Any = self.named([args, kwargs])
+        made: Any = op(*args, **kwargs)
+        results = [*made] if isinstance(made, (tuple, list)) else [made]
+        plain = all(isinstance(x, Tensor) and x.device == self.device for x in results)
+        self.sure = self.sure and plain and not self.UNSURE.intersection(op.tags)
+        same = any(x is made for x in args) and not op._schema.is_mutable
+        if op is ROOM:
+            (x,) = results
+            taken = x.shape, x.dtype, x.nbytes
+            self.sure = self.sure and x.is_contiguous()
+        if self.sure and not same:  # what is contiguous already is itself
+            self.steps.append((op, taken, [self.place_of(x) for x in results]))
+        return made
+
+    def place_of(self, x: Tensor) -> Place:
+        """The place of a tensor that an operation returns."""
+        if x not in self.places:
+            self.places[x], self.count = Place(self.count), self.count + 1
+        return self.places[x]
+
+    def named(self, x: Any) -> Any:
+        """An argument, with places for its tensors."""
+        if isinstance(x, (tuple, list)):
+            return [self.named(each) for each in x]
+        if isinstance(x, dict):
+            return {name: self.named(each) for name, each in x.items()}
+        if not isinstance(x, Tensor):
+            return x
+        self.sure = self.sure and x in self.places
+        return self.places.get(x)
+
+    def launch(self, launched: tuple | None) -> None:
+        """A launch as `launch_kernel` tells it; of one by Triton alone nothing is known."""
+        if launched is None:
+            self.sure = False
+        else:
+            self.steps.append((launched[0], self.named(launched[1]), None))
+
+    def repeated(self, results: Any) -> Repeated | None:
+        """The call as it can be done again; None where that is not sure."""
+        made = self.named(results)
+        if not self.sure:
+            return None
+        last, bytes_of, kept = {}, {}, {*places_in(made)}
+        seen = {*kept}
+        for number, (what, taken, gives) in enumerate(self.steps):
+            last |= dict.fromkeys([*places_in(taken), *(gives or [])], number)
+            if what is ROOM:
+                bytes_of[gives[0]] = taken[-1]
+            elif gives is not None:
+                seen.update(places_in(taken))
+        inner = {place: size for place, size in bytes_of.items() if place not in seen}
+        inner = inner if sum(inner.values()) <= MOST_AT_ONCE else {}
+        steps = [(room_of_all(inner, self.device), [])] if inner else []
+        for number, (what, taken, gives) in enumerate(self.steps):
+            if what is not ROOM or gives[0] not in inner:
+                left = [p for p, at in last.items() if at == number and self.given <= p not in kept]
+                steps.append((step_of(what, taken, gives, self.device), left))
+        return Repeated(steps, self.count - self.given, made)
+
+
+def places_in(x: Any) -> list[Place]:
+    """The places that an argument has."""
+    if isinstance(x, dict):
+        x = [*x.values()]
+    if isinstance(x, list):
+        return [place for each in x for place in places_in(each)]
+    return [x] if isinstance(x, Place) else []
+
+
+def with_tensors(x: Any, held: list) -> Any:
+    """An argument, with tensors in their places."""
+    kind = x.__class__
+    if kind is Place:
+        return held[x]
+    if kind is list:
+        return [with_tensors(each, held) for each in x]
+    return {name: with_tensors(each, held) for name, each in x.items()} if kind is dict else x
+
+
+MOST_AT_ONCE = 128 << 20
+"""Bytes of what a call makes and gives back for which it asks at once. Of more each is given back
+as soon as it can be: work on so many takes longer than to ask."""
+
+
+def room_of_all(bytes_of: dict, device: torch.device) -> Callable:
+    """A step that asks for room for tensors, given by places, which only launches take."""
+    ends = [*accumulate(-(-size // 512) * 512 for size in bytes_of.values())]
+    begins = [*zip(bytes_of, [0, *ends], strict=False)]
+
+    def rooms(held: list, addresses: list) -> None:
+        x = torch.empty(ends[-1], dtype=torch.uint8, device=device)
+        held.append(x)
+        first = x.data_ptr()
+        for place, begin in begins:
+            addresses[place] = first + begin
+
+    return rooms
+
+
+def step_of(what: Any, taken: Any, gives: list | None, device: torch.device) -> Callable:
+    """A function of the tensors of a call, and of their addresses, that does one of its steps."""
+    if gives is None:
+        places = [(i, place) for i, place in enumerate(taken) if isinstance(place, Place)]
+
+        def launch(held: list, addresses: list) -> None:
+            arguments = taken.copy()
+            for i, place in places:
+                arguments[i] = addresses[place]
+            what(*arguments)
+
+        return launch
+    if what is ROOM:
+        (size, dtype, _), (place,) = taken, gives
+
+        def room(held: list, addresses: list) -> None:
+            held[place] = x = torch.empty(size, dtype=dtype, device=device)
+            addresses[place] = x.data_ptr()
+
+        return room
+
+    def operation(held: list, addresses: list) -> None:
+        args, named = with_tensors(taken, held)
+        made = what(*args, **named)
+        results = made if isinstance(made, (tuple, list)) else [made]
+        for place, x in zip(gives, results, strict=True):
+            held[place] = x
+            addresses[place] = x.data_ptr()
+
+    return operation
+
+
+class Repeated:
+    """A call of a function that is done again: its steps, each with the places that nothing after
+    it reads, how many places there are besides those given, and what it returns."""
+
+    def __init__(self, steps: list, more: int, made: Any):
+        self.steps, self.more, self.made = steps, [None] * more, made
+
+    def __call__(self, given: tuple, addresses: list) -> Any:
+        held, addresses = [*given, *self.more], [*addresses, *self.more]
+        for step, left in self.steps:
+            step(held, addresses)
+            for place in left:
+                held[place] = None
+        made = with_tensors(self.made, held)
+        return tuple(made) if made.__class__ is list else made
+
+
+def noted(launched: tuple | None) -> tuple | None:
+    """What `launch_kernel` returns, of which a recording of this thread is told."""
+    recording = getattr(Recording.here, "now", None)
+    if recording is not None:
+        recording.launch(launched)
+    return launched

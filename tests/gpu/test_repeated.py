@@ -1,0 +1,54 @@
+"""Calls that are done again on a GPU, of other values each time, against calls that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.gpu.cases import Case
+from tests.gpu.memories import Memory, memories
+from tests.gpu.values import values_for
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+
+
+def results(memory: Memory, case: Case) -> list[Tensor]:
+    """Outputs without gradients, with them, and the gradients."""
+    values: dict[str, Any] = values_for(memory, case, "cuda")
+    real = [n for n, x in values.items() if isinstance(x, Tensor) and x.is_floating_point()]
+    learning = {**values, **{n: values[n].detach().requires_grad_() for n in real}}
+    with torch.no_grad():
+        kept = memory(values, case.chunk)
+    made = [x for x in memory(learning, case.chunk) if x.requires_grad]
+    torch.manual_seed(case.seed)
+    asked = [learning[n] for n in real]
+    slopes = torch.autograd.grad(made, asked, [*map(torch.randn_like, made)], allow_unused=True)
+    return [x.detach() for x in (*kept, *made, *slopes) if x is not None]
+
+
+def nothing_is_known(given: tuple) -> tuple[None, list]:
+    """In place of the likeness of a call."""
+    return None, []
+
+
+@pytest.mark.parametrize("tokens", [1024, 100])
+@pytest.mark.parametrize("spec", ["kda", "mlstm", "mesa", "gated_delta"])
+def test_of_other_values_as_of_the_first(
+    spec: str, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (memory, *_), found = memories(spec), list[list[Tensor]]()
+    own: Callable[..., Any] = vars(memory.module)["likeness_of_call"]
+    for seed in range(4):
+        for way in (own, nothing_is_known):
+            monkeypatch.setattr(memory.module, "likeness_of_call", way)
+            found.append(results(memory, Case(spec, T=tokens, seed=seed)))
+    for made, wanted in zip(found[::2], found[1::2], strict=True):
+        for x, y in zip(made, wanted, strict=True):
+            torch.testing.assert_close(x, y, rtol=0, atol=0, equal_nan=True)

@@ -1,0 +1,189 @@
+"""Calls that are done again: here a launch is a function of addresses, which adds on a CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import triton
+from torch import Tensor
+from triton import language as tl
+
+from archc.runtime import launch, repeated
+from archc.runtime.launch import launch_kernel
+from archc.runtime.repeated import Recording
+from archc.runtime.together import compiled_together
+
+OTHER = torch.ones(3, 4)
+
+
+def body(x, y, out, n, SIZE: tl.constexpr):
+    """A kernel that is never run here: out = x + 2 y."""
+
+
+class Code:
+    """Machine code that adds."""
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+        def numbers(x: Any, count: int) -> Any:
+            at = x.data_ptr() if isinstance(x, Tensor) else x
+            return (ctypes.c_float * count).from_address(at)
+
+        def run(x: Any, y: Any, out: Any, n: int, size: int) -> None:
+            first, second, made = (numbers(each, n) for each in (x, y, out))
+            for i in range(n):
+                made[i] = first[i] + 2 * second[i]
+
+        return run
+
+
+@pytest.fixture(autouse=True)
+def adds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tensors on a CPU count as those of the current GPU."""
+    monkeypatch.setattr(launch, "code_that_fits", lambda *given: Code())
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
+    yield
+    vars(KERNEL).pop("known_launches", None)
+
+
+KERNEL: Any = triton.JITFunction(body)
+
+
+def plus(x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+    """x + 2 y, by a launch."""
+    out = torch.empty(x.shape)
+    launch_kernel(KERNEL, 1, [x, y, out], [x.numel()], {"SIZE": 4}, {"num_warps": 1})
+    return out
+
+
+class Counted:
+    """A function that launches kernels, and how often it was run itself."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.runs = 0
+
+        def counted(*given: Any) -> Any:
+            self.runs += 1
+            return function(*given)
+
+        self.call = compiled_together(counted)
+
+
+def several(x: Tensor, y: Tensor, scale: float, more: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Launches of what launches made, what is turned around and copied, sums, and a view."""
+    first = plus(x, y)
+    second = plus(first, x)
+    turned = second.T.contiguous() * scale
+    last = plus(turned, turned if more is None else more)
+    return plus(last, last).view(-1), second.sum(0)
+
+
+def meant(x: Tensor, y: Tensor, scale: float, more: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The same by PyTorch."""
+    second = x + 2 * y + 2 * x
+    turned = second.T * scale
+    last = turned + 2 * (turned if more is None else more)
+    return (3 * last).reshape(-1), second.sum(0)
+
+
+@pytest.mark.parametrize("most", [0, 1 << 20])
+def test_of_other_values_as_of_the_first(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeated, "MOST_AT_ONCE", most)
+    counted, kept = Counted(several), []
+    for number in range(5):
+        for shape, scale in (((3, 4), 0.5), ((3, 4), 2.0), ((5, 2), 0.5)):
+            x, y, more = torch.randn(shape), torch.randn(shape), torch.randn(shape[::-1])
+            for other in (None, more):
+                made, wanted = counted.call(x, y, scale, other), meant(x, y, scale, other)
+                kept += zip(made, wanted, strict=True)
+        assert counted.runs == 6 * min(number + 1, 2)
+    for made, wanted in kept:  # none is in the memory of another
+        torch.testing.assert_close(made, wanted)
+
+
+def test_strides_and_addresses_are_part_of_what_is_alike() -> None:
+    counted = Counted(lambda x, y: plus(x.contiguous(), y.contiguous()))
+    room = torch.randn(40)
+    for _ in range(4):
+        y = torch.randn(4, 4)
+        for x in (torch.randn(4, 4), torch.randn(4, 4).T, room[1:17].view(4, 4)):
+            torch.testing.assert_close(counted.call(x, y), x + 2 * y)
+    assert counted.runs == 6
+
+
+UNSURE: dict[str, Callable[..., Any]] = {
+    "a number that is read": lambda x, y: plus(x, y) * x.sum().item(),
+    "rows that are counted": lambda x, y: plus(x, y)[x[:, 0] > 0],
+    "numbers that are drawn": lambda x, y: plus(x, y) + torch.rand_like(x),
+    "a tensor from elsewhere": lambda x, y: plus(OTHER, y),
+    "a number beside tensors": lambda x, y: (plus(x, y), float(x.sum())),
+}
+
+
+@pytest.mark.parametrize("name", UNSURE)
+def test_what_depends_on_more_is_run_each_time(name: str) -> None:
+    counted = Counted(UNSURE[name])
+    for _ in range(4):
+        counted.call(torch.randn(3, 4), torch.randn(3, 4))
+    assert counted.runs == 4
+
+
+def test_one_tensor_given_twice_is_run_each_time() -> None:
+    counted = Counted(plus)
+    for _ in range(3):
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(counted.call(x, x), 3 * x)
+    assert counted.runs == 3
+    for _ in range(3):  # done once, and not as for one
+        x, y = torch.randn(3, 4), torch.randn(3, 4)
+        torch.testing.assert_close(counted.call(x, y), x + 2 * y)
+
+
+def test_whole_numbers_and_other_devices_are_run_each_time() -> None:
+    counted = Counted(lambda x, n: plus(x, x + n[0]))
+    for _ in range(4):
+        counted.call(torch.randn(3, 4), torch.tensor([2]))
+    elsewhere = Counted(lambda x: x.to("meta"))
+    for _ in range(4):
+        elsewhere.call(torch.randn(3, 4))
+    assert (counted.runs, elsewhere.runs) == (4, 4)
+
+
+def test_other_settings_are_asked_for_again() -> None:
+    counted = Counted(plus)
+    given = torch.randn(3, 4), torch.randn(3, 4)
+    for _ in range(3):
+        counted.call(*given)
+    Recording.settings += 1
+    for _ in range(3):
+        counted.call(*given)
+    assert counted.runs == 4
+
+
+def test_nothing_is_kept_of_a_call() -> None:
+    counted = Counted(several)
+    alive = []
+
+    def once() -> None:
+        given = torch.randn(3, 4), torch.randn(3, 4)
+        alive.extend(weakref.ref(x) for x in (*given, *counted.call(*given, 1.0, None)))
+
+    for _ in range(4):
+        once()
+    gc.collect()
+    assert not any(ref() is not None for ref in alive)
+
+
+def test_one_inside_another_is_a_part_of_it() -> None:
+    inner = Counted(plus)
+    outer = Counted(lambda x, y: inner.call(inner.call(x, y), y))
+    for _ in range(5):
+        x, y = torch.randn(3, 4), torch.randn(3, 4)
+        torch.testing.assert_close(outer.call(x, y), x + 4 * y)
+    assert outer.runs == 2
