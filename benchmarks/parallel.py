@@ -7,7 +7,8 @@ gradients are from one process.
 
 Timed is x [1, T, 2304] in bfloat16, T tokens on each GPU: `efficiency` is that of as many tokens,
 `of_whole` that of all of them on one GPU, which is what counts where every token reads all earlier
-ones. Values are those of many layers, whose
+ones; `graph`: each call is a CUDA graph, exchanges and all, so that the host gives out one launch,
+which else takes longer than the GPU where a layer is small. Values are those of many layers, whose
 heads (`tp`), sequence (`cp`) or parameters (`dp`, by FSDP2) are split, or which are cut into stages
 (`pp`, by a schedule of torch). The first process writes a row as it comes. With `--one-gpu` all
 processes share one, and tell each other through the host; with `--device cpu` there is none.
@@ -87,6 +88,23 @@ def timed(call: Callable[[], None], mesh: DeviceMesh) -> float:
     wait()
     dist.barrier()
     return (time.monotonic() - start) / CALLS * 1000
+
+
+def recorded(call: Callable[[], None]) -> Callable[[], None]:
+    """The same as a CUDA graph. Whatever was exchanged before is waited for: the thread that looks
+    after it must not meet the recording."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    dist.barrier()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        call()
+    return graph.replay
 
 
 def made(name: str, sizes: Mapping[str, Any], dtype: torch.dtype, device: str) -> nn.Module:
@@ -192,7 +210,7 @@ def values(name: str, dim: str, mesh: DeviceMesh) -> dict[str, Any]:
     return found
 
 
-def row(name: str, mesh: DeviceMesh, quick: bool) -> dict[str, Any]:
+def row(name: str, mesh: DeviceMesh, given: Namespace) -> dict[str, Any]:
     """The numbers of one layer; `quick`: its kernels are compiled, and nothing is timed."""
     tokens, sizes = ROWS[name]
     if mesh.device_type == "cpu":
@@ -201,15 +219,19 @@ def row(name: str, mesh: DeviceMesh, quick: bool) -> dict[str, Any]:
     x = torch.randn(1, tokens, sizes["d"], device=mesh.device_type, dtype=dtype)
     one = both(made(name, sizes, dtype, mesh.device_type), x)
     every = both(parallel.apply(made(name, sizes, dtype, mesh.device_type), mesh), x)
-    if quick:
+    if given.quick:
         one()
         every()
         return {}
     found = {"layer": name, **sizes, "GPUs": mesh.size(), "tokens a GPU": tokens}
+    found["graph"] = given.graph
+    as_run = recorded if given.graph else (lambda call: call)
+    one, every = as_run(one), as_run(every)
     found |= {"one_ms": timed(one, mesh), "all_ms": timed(every, mesh)}
     found["efficiency"] = found["one_ms"] / found["all_ms"]
     long = torch.randn(1, mesh.size() * tokens, sizes["d"], device=x.device, dtype=dtype)
-    found["whole_ms"] = timed(both(made(name, sizes, dtype, mesh.device_type), long), mesh)
+    alone = as_run(both(made(name, sizes, dtype, mesh.device_type), long))
+    found["whole_ms"] = timed(alone, mesh)
     found["of_whole"] = found["whole_ms"] / mesh.size() / found["all_ms"]
     if mesh.device_type == "cuda":
         found |= {"one": kernels(one), "all": kernels(every)}
@@ -224,6 +246,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="which layers")
     parser.add_argument("--dims", nargs="*", help="what is split, of dp, tp, cp, pp")
     parser.add_argument("--quick", action="store_true", help="compile kernels, and time nothing")
+    parser.add_argument("--graph", action="store_true", help="each call as a CUDA graph")
     parser.add_argument("--device", default="cuda")
     given, rank = parser.parse_args(), int(os.environ["LOCAL_RANK"])
     begin(given, rank)
@@ -233,7 +256,7 @@ def main() -> None:
     for name in given.only or (VALUES if given.values else ROWS):
         for dim in given.dims or (DIMS.get(name, ("tp", "cp")) if given.values else ("cp",)):
             mesh = meshes[dim]
-            found = values(name, dim, mesh) if given.values else row(name, mesh, given.quick)
+            found = values(name, dim, mesh) if given.values else row(name, mesh, given)
             if rank == 0:
                 print({k: v for k, v in found.items() if k not in ("one", "all")}, flush=True)
                 kept.add(found)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,11 +20,13 @@ from torch.distributed.tensor import DTensor
 import archc
 from archc import parallel
 from archc.origin import origin_of
+from archc.parallel import execute
 from archc.parallel.apply import layers_of
 from archc.parallel.exchange import gathered
 from archc.parallel.execute import program_for
 from archc.parallel.mesh import ranks_of
 from archc.parallel.overlapped import moving
+from archc.parallel.sequence import with_halo
 from tests.parallel.ranks import ENDING, RANKS, mesh_of
 from tests.specs.cases import SMALL, inputs
 
@@ -140,6 +143,16 @@ def in_parts(name: str, dim: str, length: int = 16) -> None:
             own = parallel.split(mesh, x.grad) if key in along else x.grad
             near(mine[key].grad, own, f"the gradient of {key}")
     same_gradients(other, one)
+
+
+def rows() -> None:
+    """A part of 128 tokens has 64 of the process before in front, where 2 would do, with the same
+    values and gradients."""
+    with patch.object(execute, "with_halo", wraps=with_halo) as looked_back:
+        in_parts("kda", "cp", 256)
+        values, cut = with_halo(*looked_back.call_args.args)
+        own = looked_back.call_args.args[2][0].shape[1]
+    assert (own, cut, values[0].shape[1]) == ((128, 64, 192) if dist.get_rank() else (128, 0, 128))
 
 
 def sharded(name: str = "lm") -> None:
@@ -358,6 +371,7 @@ CHECKS: dict[str, tuple[Callable[[], None], bool]] = {
     "learned first states": (learned, False),
     "whole numbers": (whole_numbers, False),
     "odd parts": (partial(in_parts, "attention", "cp", 10), False),
+    "no rest of rows": (rows, False),
     **{
         f"{dim} {name}": (partial(in_parts, name, dim), f"{dim} {name}" not in QUICK)
         for name in SMALL
