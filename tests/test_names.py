@@ -151,6 +151,25 @@ def test_two_names_that_are_one_in_python() -> None:
     assert legal({"input_b": "id", "param_a": "id_"})  # layers of their own
 
 
+CELL = """layer Cell(d, K, w = 4):
+    input x[d]
+    param W[d, K], {0}[K, K']
+    p = x @ W
+    first = where(index[w] == 0, 1, 0)
+    recurrence h[K], {1}[w, K]:
+        h[t] = tanh(p + {0} @ h[t-1] + take[w]({1}[t-1], w - 1))
+        {1}[t] = first @ h[t].T
+    output y = h
+"""
+
+
+@pytest.mark.parametrize("name", ["rows", "weights", "moving"])
+def test_names_of_a_function_of_steps(name: str) -> None:
+    """What a cell's parameter or state is called is something else to the launch of its kernel."""
+    for names in ((name, "kept"), ("U", name)):
+        archc.parse(CELL.format(*names)).source("triton")  # raises where a name is not defined
+
+
 def test_a_capture_is_noticed() -> None:
     """What the comparison is for: a local that hides what the function calls."""
     first = "def f(a, g): return a + g\ndef h(x): return f(x, x)"

@@ -73,8 +73,27 @@ def _export(inner: Scope, node: tree.Attend, variable: str, name: str) -> None:
     if name in inner.attend.unknowns:
         implicit.system(inner, node, variable, name, value)
     else:
+        _check_summed(inner, node, variable, name, value)
         tensor = _exported(inner, inner.frame.bring(value), node)
         inner.frame.graph.outputs[name] = tensor.node
+
+
+def _check_summed(inner: Scope, node: tree.Attend, variable: str, name: str, value: Tensor) -> None:
+    """Refuse matrices of the tokens read that leave unsummed, and values of them without a reader:
+    they would pass for one of each token."""
+    assert inner.attend is not None
+    if inner.attend.read.name not in value.type.names:
+        return
+    readers = "t" in value.type.names or not node.everything
+    if len(inner.visible(value)) < 2 and readers:
+        return
+    raise inner.error(
+        "E0309",
+        f"`{name}` is of each token read, and used behind the `{node.keyword}`",
+        value.origin or node.span,
+        f"not summed over `{variable}`",
+        helps=[f"sum over the tokens read: `{name} = sum[{variable}](...)`"],
+    )
 
 
 def _targets(node: tree.Attend) -> dict[str, tree.Target]:

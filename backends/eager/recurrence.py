@@ -114,7 +114,8 @@ class RecurrenceFunction:
         first, *rest = self._doc()
         alone, either = ": a loop over", ", by kernels where they can, else by a loop over"
         writer.docstring([first.replace(alone, either), *rest])
-        self.stepping.check_tensors(writer, title)
+        tensors = [a for n, a in self.arguments.items() if self.values[n].kind != NUMBER]
+        self.stepping.check_tensors(writer, title, [*tensors, *self.states.values()])
         if self.packed:
             self.check_packed(writer, title)
             graph = self.stepping.in_a_graph()

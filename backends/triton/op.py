@@ -54,7 +54,8 @@ class KernelOp(Op):
         if kind == "torch.float32":
             return "wide"
         if name not in self.owner.form.saved:
-            return kind
+            called = {f"{a}.dtype": n for n, a in self.fast.arguments.items()}
+            return f"{self.arguments[called[kind]]}.dtype" if kind in called else kind
         if eager and self.is_real(name):
             return "wide"
         return "narrow" if kind == "data" else kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -257,15 +257,14 @@ class StepFunction(Again):
         numbers = {self.arguments[n] for n in self.inputs if self.is_number(n)}
         return {a: layout for a, layout in self._layouts().items() if a not in numbers}
 
-    def check_tensors(self, writer: Writer, title: str) -> None:
+    def check_tensors(self, writer: Writer, title: str, tensors: Iterable[str]) -> None:
         """The line of a function of that name that refuses what is no tensor."""
-        tensors = self._tensors()
         given = [quoted(title), quoted(" ".join(tensors)), *tensors]
         writer.call("check_tensors(", given, ")")
 
     def _refuse(self, writer: Writer, test: str) -> None:
         """Refuse arguments of another kind or shape."""
-        self.check_tensors(writer, self.name)
+        self.check_tensors(writer, self.name, self._tensors())
         write_refusal(writer, test, self.name, self._tensors(), self.needs)
 
     def _lines(self, writer: Writer) -> None:

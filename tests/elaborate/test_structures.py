@@ -95,3 +95,58 @@ def test_a_carried_name_that_is_given_twice_is_told_once(order: int) -> None:
         archc.parse(LOOPS.format("\n        ".join(both)))
     assert [each.code for each in refused.value.diagnostics] == ["E0227"]
     assert "`h` is read below the line that gives it a new value" in str(refused.value)
+
+
+HEADS = """
+layer Heads(d, H, K, E, n = 2):
+    input x[d], a[H, K]
+    param R[d, H, E]; W[E, H, K, d]
+    p = sigmoid(x @ R)
+    route e in top(n, p):
+        {}
+    output y[d] = sum[H](z)
+"""
+
+
+def test_experts_of_each_head_are_summed_behind_the_route() -> None:
+    """Inside of it, every head would weigh what was made for all of them."""
+    with pytest.raises(ArchError) as refused:
+        archc.parse(HEADS.format("z = tanh(a @ W[e])"))
+    assert [finding.code for finding in refused.value.diagnostics] == ["E0319"]
+    layer = archc.parse(HEADS.format("z = sum[K](a * W[e])")).module(
+        d=3, H=2, K=4, E=3, dtype=torch.float64
+    )
+    x, a = (torch.randn(2, 5, *shape, dtype=torch.float64) for shape in ((3,), (2, 4)))
+    p = torch.einsum("btd,dhe->bthe", x, layer.R).sigmoid()
+    best = torch.zeros_like(p).scatter(-1, p.topk(2, -1).indices, 1) * p
+    expected = torch.einsum("bthe,bthk,ehkd->btd", best, a, layer.W)
+    torch.testing.assert_close(layer(x, a), expected)
+
+
+UNSUMMED = """
+layer Latents(d, N):
+    input x[d]
+    param P[d, N]
+    z = x @ P
+    attend {}:
+        w = softmax(z[s])
+        u = {}
+    output y[d] = sum[N](u)
+"""
+
+
+@pytest.mark.parametrize("range", ["all s", "s <= t"])
+def test_rows_of_weights_are_summed_over_the_tokens_read(range: str) -> None:
+    """A matrix for each token read is none of the reader's, and would pass for it."""
+    with pytest.raises(ArchError) as refused:
+        archc.parse(UNSUMMED.format(range, "w @ x[s].T"))
+    (finding,) = refused.value.diagnostics
+    assert finding.code == "E0309"
+    assert finding.helps[0].endswith("`u = sum[s](...)`")
+    layer = archc.parse(UNSUMMED.format(range, "sum[s](w @ x[s].T)")).module(d=3, N=2)
+    x = torch.randn(2, 5, 3)
+    late = torch.ones(5, 5).triu(1).bool() if range == "s <= t" else torch.zeros(5, 5).bool()
+    z = (x @ layer.P)[:, None].expand(-1, 5, -1, -1).masked_fill(late[..., None], -torch.inf)
+    expected = torch.einsum("btsn,bsd->btd", z.softmax(2), x)
+    expected = expected[:, 0] if range == "all s" else expected  # the same for all readers
+    torch.testing.assert_close(layer(x), expected)
