@@ -23,6 +23,7 @@ from archc.autodiff.reverse import gradient
 from archc.backends.eager import emit as eager
 from archc.backends.renamed import check_spelling
 from archc.backends.triton import emit as triton
+from archc.backends.triton.fold import tells_totals
 from archc.backends.triton.schedule import Schedule
 from archc.elaborate.elaborate import Importer, elaborate
 from archc.file_check import checked
@@ -57,6 +58,7 @@ from archc.schedule.forms import Differentiated
 from archc.schedule.gate_sums import with_sums
 from archc.schedule.inner import inner_sums
 from archc.schedule.joint_pairs import with_joint_pairs
+from archc.schedule.known_totals import known_totals
 from archc.schedule.outer import with_sums_of_rows, without_outer_sums
 from archc.schedule.partition import partition
 from archc.schedule.plain_factors import with_plain_factors
@@ -106,9 +108,9 @@ def _again(
     return differentiate(graph, wanted, given, (ir.Contract,), never)
 
 
-def _placed(layer: ir.Layer) -> ir.Layer:
-    """Choices where they are scored."""
-    return rewrite(layer, [choices_within])
+def placed(layer: ir.Layer) -> ir.Layer:
+    """Choices where they are scored, by totals that are known."""
+    return rewrite(rewrite(layer, [choices_within]), known_totals(partial(tells_totals, folded)))
 
 
 def differentiate(
@@ -181,7 +183,7 @@ FOR_KERNELS: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
     ("inverses", partial(inverses_last, differentiate=_again)),
     ("quotients", partial(quotients_again, differentiate=_again)),
     ("inner_sums", inner_sums),
-    ("places", _placed),
+    ("places", placed),
 )
 """Layer IR -> layer IR for kernels alone, in order: what enters and leaves recurrences stays."""
 

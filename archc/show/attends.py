@@ -15,13 +15,11 @@ from archc.attention.scores import scores_of
 from archc.attention.totals import as_folds
 from archc.attention.weighted_sum import WeightedSum
 from archc.backends.triton.fold import for_kernels, how_packed, is_library, told
-from archc.compile import folded, lowered
+from archc.compile import folded, lowered, placed
 from archc.ir import layer as ir
 from archc.ir.choices import chooses
 from archc.ir.graph import Node
-from archc.ir.rewrite import rewrite
 from archc.ir.text import called_layers
-from archc.schedule.choosing import choices_within
 from archc.source import Span
 
 
@@ -46,7 +44,7 @@ class Attended:
 
 def attends_of(layer: ir.Layer) -> Iterator[Attended]:
     """Every sum over the tokens read of a layer and of those that it calls."""
-    ready = rewrite(lowered(layer), [choices_within])
+    ready = placed(lowered(layer))
     for each, name in called_layers(ready).items():
         for node in each.graph:
             if isinstance(node.op, ir.Attend) and chooses(node.op):

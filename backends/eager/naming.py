@@ -41,14 +41,15 @@ def given_name(graph: Graph, id: int, itself: bool = True) -> str | None:
 
 
 def region_name(layer: str, graph: Graph, node: Node) -> str:
-    """`layer_memory`; with several memories in a layer, each is called after what it gives:
-    `layer_memory_o`."""
+    """`layer_memory`; with several memories in a layer, each is called after what it gives, in the
+    words of the spec: `layer_memory_o`."""
     regions = [n for n in graph if isinstance(n.op, ir.Recurrence | ir.Attend)]
     name = f"{snake(layer)}_memory"
     if len(regions) == 1:
         return name
     first = next(iter(node.op.body.outputs))
-    used = [graph[user].op.name for user in graph.users(node.id)]
+    results = [graph[user] for user in graph.users(node.id)]
+    used = [each.op.name for each in results if each.name] or [each.op.name for each in results]
     return f"{name}_{identifier(used[-1] if used else first)}"
 
 

@@ -50,7 +50,8 @@ def in_spec_order(scope: Scope, node: Node, names: Sequence[str]) -> list[str]:
 
     def place(name: str) -> tuple[bool, int, int]:
         operand = scope.graph[node.operands[names.index(name)]]
-        defined = operand.span.start if operand.name and operand.span else 0
+        known = operand.name or isinstance(operand.op, ir.Result)
+        defined = operand.span.start if known and operand.span else 0
         same = operand.type.names[:1] != ("batch",)
         return (same, defined, names.index(name))
 

@@ -302,6 +302,20 @@ def is_library(body: Graph, node: Node, fold: Found) -> bool:
     return not beside and attention(body, node) is not None
 
 
+def tells_totals(folds: Folds, attend: ir.Attend) -> bool:
+    """Whether all sums of an attend are by kernels that can tell the totals of their softmaxes."""
+    op = for_kernels(folds, attend)
+    found = [*zip(sums(op), folds(op), strict=True)]
+    plain = (
+        isinstance(fold, WeightedSum)
+        and fold.softmax
+        and fold.sink is None and fold.choice is None and fold.dropout is None
+        and not is_library(op.body, node, fold)
+        for node, fold in found
+    )  # fmt: skip
+    return bool(found) and all(plain)
+
+
 def told(attend: ir.Attend, node: Node, fold: Found) -> str:
     """A sentence on how a kernel computes a sum over the tokens that are read."""
     if is_library(attend.body, node, fold):

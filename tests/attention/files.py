@@ -369,17 +369,21 @@ def compared_index(most: int, past: int = 5, tokens: int = 37) -> dict[str, floa
     return {"score": float(far), "chosen": float(differ.double().mean())}
 
 
-def compared_blocks(most: int, tokens: int = 45, past: int = 19) -> dict[str, float]:
-    """The same of blocks of tokens, by weights that the heads of a group sum."""
+def compared_blocks(most: int, tokens: int = 45, past: int = 1) -> dict[str, float]:
+    """The same of blocks of tokens, by weights that the heads of a group sum, of which the kernel
+    of the values tells the total; the first readers read none."""
     module: Any = loaded(text_of(archc.load("nsa").layer, "triton"), "nsa")
     generator = torch.Generator().manual_seed(0)
-    numbers = {"pick": 8, "pos": past, "size": 4, "stride": 2}
+    numbers = {"pos": past, "size": 4, "stride": 2}
     blocks = (tokens + past - 4) // 2 + 1
     drawn = [torch.randn(2, tokens, 6, 20, generator=generator)]
-    drawn += [torch.randn(2, blocks, 2, 20, generator=generator)]
-    picks = torch.arange(-(-(tokens + past) // 8))
-    score = module.nsa_memory_chosen_fold(*drawn, picks, **numbers)
-    wanted = module.nsa_memory_chosen(*(x.double() for x in drawn), picks, **numbers)
+    drawn += [torch.randn(2, blocks, 2, n, generator=generator) for n in (20, 24)]
+    exact = [x.double() for x in drawn]
+    _, total = module.nsa_memory_o_cmp_fold(*drawn, **numbers)
+    _, wanted = module.nsa_memory_o_cmp(*exact, **numbers)
+    numbers["pick"], picks = 8, torch.arange(-(-(tokens + past) // 8))
+    score = module.nsa_memory_chosen_fold(*drawn[:2], total, picks, **numbers)
+    wanted = module.nsa_memory_chosen(*exact[:2], wanted, picks, **numbers)
     finite = wanted.isfinite()
     assert torch.equal(score[~finite].double(), wanted[~finite])
     far = (score.double() - wanted)[finite].norm() / wanted[finite].norm()

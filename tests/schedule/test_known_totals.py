@@ -1,0 +1,58 @@
+"""Choices by the weights of a softmax are told its total by what sums with them."""
+
+from __future__ import annotations
+
+import pytest
+
+import archc
+from archc.compile import elaborated, lowered, placed
+from archc.ir import layer as ir
+from archc.source import Source
+from tests.schedule.same import check_same
+from tests.schedule.test_choosing import choosing, moved
+
+LAYER = """
+layer Chosen(d, H, K, size = 2, n = 2):
+    input x[d]
+    param W_q, W_k[d, H, K]
+    q = x @ W_q
+    k = x @ W_k
+    blocks b of size every size:
+        k_c = mean[size](k[b])
+    attend {read} over H:
+        p = softmax({score})
+        o = p @ {values}
+    chosen = {choice}
+    attend s <= t in chosen over H:
+        u = softmax(q[t].T @ k[s]) @ k[s]
+    output y[H, K] = o + u
+"""
+BLOCKS = {
+    "read": "b ending <= t", "score": "q[t].T @ k_c[b]", "values": "k_c[b]",
+    "choice": "top(n, p on blocks of size)",
+}  # fmt: skip
+
+
+def made(**other: str) -> ir.Layer:
+    """A layer that chooses by the weights that it sums with."""
+    text = LAYER.format(**(BLOCKS | other))
+    return lowered(elaborated(Source("chosen.arch", text)))
+
+
+def softmaxes(layer: ir.Layer) -> list[ir.Softmax]:
+    """Those that choices are made by."""
+    return [n.op for op in choosing(layer) for n in op.body if isinstance(n.op, ir.Softmax)]
+
+
+@pytest.mark.parametrize("layer", [lowered(archc.load("nsa").layer), made()], ids=["nsa", "blocks"])
+def test_a_softmax_is_made_once(layer: ir.Layer):
+    after = placed(layer)
+    assert len(softmaxes(moved(layer))) == 1 and not softmaxes(after)
+    (choice,) = choosing(after)
+    assert ("log_total", "reader") in choice.captures
+    check_same(layer, after)
+
+
+def test_what_torch_makes_tells_none():
+    layer = made(read="s <= t", score="q[t].T @ k[s]", values="k[s]", choice="top(n, p)")
+    assert len(softmaxes(placed(layer))) == 1
