@@ -10,6 +10,7 @@ reader has chosen are made by the caller.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -20,13 +21,11 @@ from archc.lowering.attention import READ, READER, Tokens, clean
 from archc.lowering.attention_forward import leave, summed
 from archc.lowering.attention_gradient import Gradient, gradient_of_readers, gradient_of_tokens
 from archc.lowering.attention_heads import HeadRows
-from archc.lowering.formula import Known
+from archc.lowering.formula import Formula, Known
 from archc.tile.compose import Composer, Tile, ceil_div
 from archc.tile.language import Buffer, Dim, Program
 from archc.tile.unread import swept
 
-NOWHERE = -(2**30)
-"""A place before all tokens."""
 Turn = Callable[[Tokens, bool, tuple[Tile, ...]], Sequence[Tile]]
 
 
@@ -209,9 +208,13 @@ class Neighbours(OneReader):
     def edges(self) -> None:
         """The last token that each row may read, of those in blocks that its reader has chosen."""
         super().edges()
-        self.own_latest = self.latest.over(self.rows)
+        self.own_latest, self.own_earliest = self.latest.over(self.rows), self.earliest
         place = self.k.apply("exp2", -1.0 - self.whose.to("f32"))
         self.place = place.named("place", "of the bit of each reader: 1/2, 1/4, ...")
+
+    def visible(self, walked: Tokens, formula: Formula, masked: bool) -> Tile | None:
+        """The mask of the pairs of a block, by places in it."""
+        return super().visible(replace(walked, place=self.inner), formula, masked)
 
     def walk(self, carried: Sequence[Tile], turn: Turn) -> list[Tile]:
         """The walk over the blocks that any reader has chosen, each in as many turns as it
@@ -231,12 +234,14 @@ class Neighbours(OneReader):
             following = listed((loop.index + 1) // turns)  # a turn ahead of what they address
             share = (who.to("f32") + 0.5) * self.place
             chosen = (share - k.apply("floor", share) >= 0.5).named("chosen")
-            self.latest = k.where(chosen, self.own_latest, NOWHERE).named("latest")
-            begin, i = (loop.index % turns) * block, k.iota("s", block)
+            begin, self.inner = (loop.index % turns) * block, k.iota("s", block)
             self.block = (at * size - k.lift(self.START) + begin).named("start")
-            place = self.block + i
-            s = k.where(begin + i < size, place, k.lift(self.S)).named("s")
-            loop.next(*turn(Tokens(s, place), True, tuple(before)), *following)
+            left = k.apply("min", self.own_latest - self.block, size - 1 - begin)
+            self.latest = k.where(chosen, left, -1).named("left", "the last that a row reads of it")
+            if self.own_earliest is not None:
+                self.earliest = self.own_earliest - self.block
+            s = (self.block + self.inner).named("s")
+            loop.next(*turn(Tokens(s, s), True, tuple(before)), *following)
         return [*loop.results[: len(carried)]]
 
 
