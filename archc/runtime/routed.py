@@ -42,12 +42,50 @@ def routed_by(chosen: Tensor, count: int) -> Routed:
     return Routed(choice, places, order, order.argsort(), ends, chosen.shape[:-1])
 
 
+def for_pairs(x: Tensor, order: Tensor, count: int) -> Tensor:
+    """Values of tokens [tokens, *rest] for each pair."""
+    return x.index_select(0, order // count)
+
+
+def for_tokens(x: Tensor, back: Tensor, count: int) -> Tensor:
+    """Values of pairs [pairs, *rest], summed over the `count` places of each token."""
+    return x.index_select(0, back).unflatten(0, (x.shape[0] // count, count)).sum(1)
+
+
+class _ForPairs(torch.autograd.Function):
+    """`for_pairs`, whose gradient is `for_tokens`: nothing is added where others add."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor, count: int) -> Tensor:
+        ctx.save_for_backward(order, back)
+        ctx.count = count
+        return for_pairs(x, order, count)
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Tensor) -> Any:
+        return _ForTokens.apply(arriving[0], *ctx.saved_tensors, ctx.count), None, None, None
+
+
+class _ForTokens(torch.autograd.Function):
+    """`for_tokens`, whose gradient is `for_pairs`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor, count: int) -> Tensor:
+        ctx.save_for_backward(order, back)
+        ctx.count = count
+        return for_tokens(x, back, count)
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Tensor) -> Any:
+        return _ForPairs.apply(arriving[0], *ctx.saved_tensors, ctx.count), None, None, None
+
+
 def routed_tokens(x: Tensor, routed: Routed) -> Tensor:
     """Values of tokens [..., *rest] for each pair, [pairs, *rest]."""
-    rest = x.shape[len(routed.tokens) :]
-    tokens, count = routed.choice.shape
-    every = x.reshape(tokens, 1, *rest).expand(tokens, count, *rest)
-    return every.reshape(tokens * count, *rest).index_select(0, routed.order)
+    flat, count = x.flatten(0, len(routed.tokens) - 1), routed.choice.shape[1]
+    if transformed(flat, routed.order):
+        return for_pairs(flat, routed.order, count)
+    return _ForPairs.apply(flat, routed.order, routed.back, count)
 
 
 def routed_pairs(x: Tensor, routed: Routed) -> Tensor:
@@ -66,9 +104,12 @@ def routed_places(x: Tensor, routed: Routed) -> Tensor:
 
 def summed_pairs(x: Tensor, routed: Routed) -> Tensor:
     """Values of pairs [pairs, *rest], summed over the places of each token: [..., *rest]."""
-    tokens, count = routed.choice.shape
-    every = x.index_select(0, routed.back).reshape(tokens, count, *x.shape[1:])
-    return every.sum(1).reshape(*routed.tokens, *x.shape[1:])
+    count = routed.choice.shape[1]
+    if transformed(x, routed.back):
+        total = for_tokens(x, routed.back, count)
+    else:
+        total = _ForTokens.apply(x, routed.order, routed.back, count)
+    return total.reshape(*routed.tokens, *x.shape[1:])
 
 
 def grouped_product(x: Tensor, weight: Tensor, routed: Routed) -> Tensor:

@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import archc
-from archc.runtime.routed import grouped_product, product_of_blocks, routed_by
+from archc.runtime.routed import (
+    grouped_product,
+    product_of_blocks,
+    routed_by,
+    routed_tokens,
+    summed_pairs,
+)
 
 SIZES: dict[str, Any] = {"d": 6, "f": 4, "N": 5}
 
@@ -150,3 +157,32 @@ def test_products_of_blocks(pairs: int) -> None:
         torch.testing.assert_close(have, want)
     mapped = torch.vmap(lambda x: grouped_product(x, weight, routed))(x[None])
     torch.testing.assert_close(mapped[0], wanted)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_pairs_and_tokens_are_each_the_gradient_of_the_other(count: int) -> None:
+    """By looking values up: a GPU adds bfloat16 to places that others add to one by one."""
+    torch.manual_seed(3)
+    route = routed_by(torch.rand(2, 7, 4).argsort(-1) < count, count)
+    x, rows = torch.randn(2, 7, 3).double(), torch.randn(14 * count, 3).double()
+    asked: list[str] = []
+
+    class Asked(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            asked.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    for call, given in ((routed_tokens, x), (summed_pairs, rows)):
+        own = given.requires_grad_()
+        made = call(own, route)
+        weight = torch.randn_like(made)
+        with Asked():
+            (found,) = torch.autograd.grad((made * weight).sum(), own)
+        units = torch.eye(given.numel()).double().view(-1, *given.shape)
+        wanted = torch.stack([(call(each, route) * weight).sum() for each in units]).view(
+            given.shape
+        )
+        torch.testing.assert_close(found, wanted)
+        assert torch.autograd.gradgradcheck(lambda z, c=call: c(z, route).sin(), own)
+    assert "aten.index_select.default" in asked
+    assert not [each for each in asked if "index_add" in each or "index_put" in each]
