@@ -10,7 +10,8 @@ compiled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,33 +19,22 @@ from typing import Any
 def compile_a_share(share: int, shares: int) -> None:
     """Make Triton's kernels in this process be compiled and not launched, kernel share, share +
     shares, ... of all that are called, each candidate of an autotuner being one."""
-    import triton
-    from triton.compiler.errors import CompileTimeAssertionFailure
     from triton.runtime.autotuner import Autotuner
-    from triton.runtime.errors import OutOfResources, PTXASError
     from triton.runtime.jit import JITFunction
 
-    failures = (OutOfResources, CompileTimeAssertionFailure, PTXASError)
     compiled = JITFunction.run
     candidates: dict[Any, Sequence[Any]] = {}
     seen: dict[Any, int] = {}
-    kinds: set[Any] = set()
+    kinds: dict[Any, Any] = {}
 
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         if warmup:
             return compiled(kernel, *args, grid=grid, warmup=True, **kwargs)
-        key, kind = _like(kernel, args, kwargs), _signature(kernel, args, kwargs)
-        first = kind not in kinds
-        kinds.add(kind)
-        if key in seen or seen.setdefault(key, len(seen)) % shares != share:
-            return
-        try:
-            made: Any = compiled(kernel, *args, grid=grid, warmup=True, **kwargs)
-        except failures:
-            return
-        if first and made is not None:
-            active: Any = triton.runtime.driver.active
-            active.launcher_cls(made.src, made.metadata)
+        key = _like(kernel, args, kwargs)
+        first = kinds.setdefault(_signature(kernel, args, kwargs), key) == key
+        if key not in seen and seen.setdefault(key, len(seen)) % shares == share:
+            made = partial(compiled, kernel, *args, grid=grid, warmup=True, **kwargs)
+            _compile(made, first)
 
     def run_all(tuner: Any, *args: Any, **kwargs: Any) -> None:
         key = _like(tuner, args, kwargs)
@@ -59,6 +49,19 @@ def compile_a_share(share: int, shares: int) -> None:
     jitted: Any = JITFunction
     tuned: Any = Autotuner
     jitted.run, tuned.run = run, run_all
+
+
+def _compile(make: Callable[[], Any], first: bool) -> None:
+    """Compile a kernel, and what launches it if it is the `first` of its signature."""
+    from triton.compiler.errors import CompileTimeAssertionFailure
+    from triton.runtime import driver
+    from triton.runtime.errors import OutOfResources, PTXASError
+
+    with suppress(OutOfResources, CompileTimeAssertionFailure, PTXASError):
+        made = make()
+        if first and made is not None:
+            active: Any = driver.active
+            active.launcher_cls(made.src, made.metadata)
 
 
 def _like(kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
