@@ -4,10 +4,11 @@ s."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import sympy
 
-from archc.attention.weighted_sum import Bound
+from archc.attention.weighted_sum import Bound, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
@@ -61,6 +62,33 @@ def bound(graph: Graph, node: Node, reader: str, read: str) -> Bound | None:
         return None
     offset = ROUNDED[fn](offset)
     return Bound(fn in ("lt", "le"), int(slope), offset)
+
+
+@dataclass(frozen=True)
+class End:
+    """A condition that ends what a reader reads where a place stands for several positions, as that
+    of a block does: s each + past <= t. Nothing ends where `each` is no positive number."""
+
+    each: sympy.Expr
+    past: sympy.Expr
+
+
+def ends_of(fold: WeightedSum) -> Iterator[End]:
+    """The conditions of a fold's mask that are such ends."""
+    graph, visible = fold.pairs, fold.pairs.outputs.get("visible")
+    for node in conjuncts(graph, graph[visible]) if visible is not None else ():
+        if not isinstance(node.op, ir.Elementwise) or node.op.fn not in TURNED:
+            continue
+        names = (fold.reader.name, fold.read.name)
+        sides = [affine(graph, graph[operand], *names) for operand in node.operands]
+        if sides[0] is None or sides[1] is None:
+            continue
+        rest = sympy.expand(sides[0] - sides[1])  # rest <fn> 0
+        turned = node.op.fn in ("gt", "ge")
+        rest = -rest if turned else rest
+        each, past = rest.coeff(S), sympy.expand(rest - S * rest.coeff(S) + T)
+        if each.is_integer is not False and each.free_symbols and not {S, T} & past.free_symbols:
+            yield End(each, past + (1 if node.op.fn in ("lt", "gt") else 0))
 
 
 MOST_RANGES = 4

@@ -14,16 +14,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 import sympy
 
-from archc.attention.bounds import up_to_the_reader
+from archc.attention.bounds import ends_of, up_to_the_reader
 from archc.attention.listing import equations
 from archc.attention.weighted_sum import Bound, Source, WeightedSum
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
+from archc.lowering.attention_ends import within_ends
 from archc.lowering.formula import Formula, Known, Running, tile
 from archc.tile.compose import Composer, Tile, ceil_div
 from archc.tile.language import Buffer, Dim
@@ -41,6 +43,7 @@ def numbers_of(fold: WeightedSum) -> dict[sympy.Expr, sympy.Symbol]:
     nodes = [n for graph in graphs for n in graph if isinstance(n.op, ir.Constant)]
     whole = {node.op.value: node.type.dtype == "int" for node in nodes}
     whole |= {b.offset: True for own in (fold.bounds, *fold.ranges) for b in own}
+    whole |= {number: True for end in ends_of(fold) for number in (end.each, end.past)}
     whole |= {} if fold.dropout is None else {fold.dropout: False}
     whole |= {share: True for source in fold.sources for _, _, share in source.shares}
     if fold.choice is not None:
@@ -500,7 +503,7 @@ class Sweep:
             yield from self._union()
             return
         k, block = self.k, self.BLOCK[self.walked]
-        low, whole_low, whole_high, high = self._range(self._bounds())
+        low, whole_low, whole_high, high = within_ends(self, *self._range(self._bounds()))
         start = (low // block).named("start")
         stop = ((high + (block - 1)) // block).named("stop")
         if any(bound.slope != 1 for bound in self.fold.bounds) and self.held == READ:
@@ -538,10 +541,7 @@ class Sweep:
 
     def _most(self, numbers: Sequence[Tile]) -> Tile:
         """The largest of some numbers."""
-        found = numbers[0]
-        for each in numbers[1:]:
-            found = self.k.apply("max", found, each)
-        return found
+        return reduce(partial(self.k.apply, "max"), numbers)
 
     def _is_read(self, bound: Bound) -> Tile:
         """Whether a bound by no reader holds of some token read that is held."""

@@ -11,6 +11,7 @@ import torch
 from archc.attention.bounds import up_to_the_reader
 from archc.attention.weighted_sum import Bound
 from archc.lowering.attention_forward import forward
+from archc.lowering.attention_gradient import by_readers, by_tokens
 from archc.verify.fold_trial import distance
 from tests.attention.cases import PLAIN, launch, packed, refusals, spec
 
@@ -25,6 +26,9 @@ SCORES = {
     "forgetting": (spec(f"{PLAIN} + sum r in (s, t]: g[r]", inputs="g[H]"), {}),
     "unnormalised": (spec(read="({}) @ v[s]"), {}),
     "before the token": (spec(range="s < t"), {}),
+    "blocks that have ended": (
+        spec(f"where(s * n + n - 2 < t, {PLAIN}, -inf)", "all s", sizes="n"), {"n": 3},
+    ),
     "some of the past": (spec(range="t - w < s <= t - n", sizes="w, n"), {"w": 30, "n": 7}),
     # four of our own
     "gated by both": (spec(f"sigmoid(a[t] + b[s]) * {PLAIN}", inputs="a[H], b[H]"), {}),
@@ -146,6 +150,24 @@ def test_blocks_out_of_the_window_are_not_read():
         given[name][:, :16] = torch.nan
     made = case.interpreted(forward(case.fold), given)
     assert torch.isfinite(made["o"][:, 48:]).all() and made["o"][:, :16].isnan().all()
+
+
+def test_blocks_that_end_later_are_not_read():
+    """Places that stand for 3 positions each: what ends behind the last of a program's readers
+    holds NaN here, and so does what a reader is that all that a program reads ends behind."""
+    text, sizes = SCORES["blocks that have ended"]
+    case = launch(text, 64, **SIZES, **sizes)
+    given = case.sources()
+    for name in ("k", "v"):
+        given[name][:, 32:] = torch.nan
+    made = case.interpreted(forward(case.fold), given)
+    assert torch.isfinite(made["o"]).all()
+    given = case.sources() | {name: made[name] for name in ("o", "lse")}
+    given["d_o"] = torch.ones_like(made["o"])
+    given |= case.interpreted(by_readers(case.fold), given)
+    given["q"][:, :32] = torch.nan
+    found = case.interpreted(by_tokens(case.fold), given)
+    assert torch.isfinite(found["d_k"][:, 16:]).all() and found["d_k"][:, :1].isnan().all()
 
 
 @pytest.mark.parametrize(
