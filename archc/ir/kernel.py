@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import sympy
+
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -173,6 +175,21 @@ def warps(kernel: Kernel, read: Iterable[Type], parts: bool) -> int:
     divided = bool(kernel.in_parts) and _multiplies(kernel)
     large = len(states) > 1 and kernel.blocked is None
     return 8 if large or parts or divided else 4
+
+
+def dims_of_half(kernel: Kernel, read: Iterable[Type]) -> tuple[sympy.Expr, ...]:
+    """The sizes that let half of 8 warps do in 16 bits, where none is above BLOCK: those of dims
+    that are whole in a program that reads values of these types. None are such where tiles have
+    three dims, or a chunk more rows than tokens."""
+    grid = {axis.name for axis in kernel.grid}
+    known = [[a for a in type.axes if a.kind == "dim" and a.name not in grid] for type in read]
+    lengths = {a.size for n in made_here(kernel) for a in n.type.axes if a.kind == "dim"}
+    rows = {n for n in lengths if n.has(ck.CHUNK)}
+    if any(len(axes) > 2 for axes in known) or rows != {ck.CHUNK}:
+        return ()
+    split = "" if kernel.split is None else kernel.split.name
+    sizes = (a.size for axes in known for a in axes if a.name != split)
+    return tuple(dict.fromkeys(size for size in sizes if size != ck.CHUNK))
 
 
 def made_here(kernel: Kernel) -> list[Node]:

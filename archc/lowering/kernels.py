@@ -16,7 +16,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node, Type
-from archc.ir.kernel import NEAR, WHOLE, Kernel, made_here, warps
+from archc.ir.kernel import NEAR, WHOLE, Kernel, dims_of_half, made_here, warps
 from archc.lowering.blocked import Blocked, store_by_blocks, sums_by_blocks
 from archc.lowering.blocks import held_whole, part_by_part
 from archc.lowering.chunk_rules import CHUNK_RULES
@@ -44,7 +44,8 @@ class Lowered:
     """A kernel's program, and what it is launched with: by the names of its buffers those that the
     kernel has and their nodes, by the names of its constants the sizes that they stand for, and of
     the blocks, the parts of blocks that loops take, and how often blocks can be halved, the sizes
-    that they cover. `warps` of a program, which then has so many at most."""
+    that they cover. `warps` of a program, which then has so many at most; half of them where the
+    sizes of `small` are (`dims_of_half`)."""
 
     program: Program
     names: Mapping[str, str]
@@ -54,6 +55,7 @@ class Lowered:
     parts: Mapping[str, sympy.Expr]
     levels: Mapping[str, sympy.Expr]
     warps: int
+    small: tuple[sympy.Expr, ...]
 
 
 def lower(
@@ -100,7 +102,8 @@ class _Kernel:
         ahead = self.kernel.walk is not None or DIMS.name in v.parts  # an `if` would hinder that
         if count > ROW_WARPS and not ahead and sum(map(self._is_state, types)) <= STATES:
             program = replace(program, apart=str(CHUNKS))
-        return Lowered(program, names, nodes, sizes, *lengths, count)
+        small = dims_of_half(self.kernel, types) if count > ROW_WARPS else ()
+        return Lowered(program, names, nodes, sizes, *lengths, count, small)
 
     def _is_state(self, type: Type) -> bool:
         """Whether a value is a matrix between two dims for each chunk."""

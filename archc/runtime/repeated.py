@@ -1,5 +1,6 @@
 """Calls of functions that launch kernels, done again as they were for tensors like those of that
-time: what such a function does follows from shapes, strides, dtypes and numbers alone."""
+time: what such a function does follows from shapes, strides, dtypes and numbers alone. Streams are
+those at the time of the call: launches and room ask for them then."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ NUMBERS = frozenset((bool, int, float, type(None)))
 
 def likeness_of_call(given: tuple) -> tuple[tuple | None, list]:
     """The key that decides what a call does, and the addresses of what is given to it; the key is
-    None where it is not enough: of tensors that are not on the current GPU, or not plain."""
-    if not torch.cuda.is_initialized():
+    None where it is not enough: of tensors that are not on the current GPU, or not plain, and under
+    autocast, which is above what is recorded."""
+    if not torch.cuda.is_initialized() or torch.is_autocast_enabled("cuda"):
         return None, []
     here = torch.cuda.current_device()
     key: list[Any] = [here, Recording.settings]

@@ -17,7 +17,7 @@ from functools import cached_property
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Type
-from archc.ir.kernel import BLOCK, POINTWISE, WHOLE, Kernel, loaded_by_walk, warps
+from archc.ir.kernel import BLOCK, POINTWISE, WHOLE, Kernel, dims_of_half, loaded_by_walk, warps
 from archc.ir.sizes import evaluate
 from archc.lowering.steps import Stepping, held_by, stepping
 from archc.lowering.values import Refusal
@@ -206,7 +206,10 @@ class Tiles:
         kernel, steps = self.program.kernel, self.program.steps.values()
         loaded = {s.load: s.node.type for s in steps if s.load and s.load not in kernel.stores}
         parts = any(s.key[1] in kernel.in_parts for s in self.products if s.key[0] == OUTER)
-        return warps(kernel, loaded.values(), parts and not kernel.exact)
+        count = warps(kernel, loaded.values(), parts and not kernel.exact)
+        small = dims_of_half(kernel, loaded.values()) if self.setting.data < WIDE else ()
+        sizes = [evaluate(size, self.setting.sizes) for size in small]
+        return count // 2 if count > 4 and sizes and max(sizes) <= BLOCK else count
 
     # --- shared memory ---
 

@@ -252,14 +252,14 @@ class KernelFunction(GraphFunction):
     def launch(self, made: KernelProgram, title: str, launch: Launch) -> None:
         """The lines that launch a kernel."""
         loaded = self.loaded(made, launch) if launch.loaded is None else launch.loaded
-        given = ("data", warps_of(made), *loaded)
+        given = ("data", warps_of(self, made), *loaded)
         known = self.settings.get(given)
         settings = (known, [], "") if known else ("settings_of(", [*given], ")")
         launch_kernel_program(self, made, title, launch, settings)
 
     def name_settings(self, made: KernelProgram, loaded: Sequence[str]) -> None:
         """The line that names how several kernels are launched, where that is long."""
-        given = ("data", warps_of(made), *loaded)
+        given = ("data", warps_of(self, made), *loaded)
         if loaded and given not in self.settings:
             name = self.settings[given] = self.body.names.fresh("settings")
             self.body.writer.call(f"{name} = settings_of(", [*given], ")")

@@ -162,9 +162,11 @@ def part_of(name: str) -> str:
     return str(DIMS_OF_A_PART if name == DIMS.name else BLOCK)
 
 
-def warps_of(made: KernelProgram) -> str:
+def warps_of(function: KernelFunction, made: KernelProgram) -> str:
     """How many warps a program has."""
-    count = made.lowered.warps
+    count, small = made.lowered.warps, made.lowered.small
+    if small:
+        return f"warps_for(data, {', '.join(map(function.size, small))})"
     if made.kernel.blocked is None or count > ROW_WARPS:
         return str(count)
     return f"{count} if {IS_NARROW} else {2 * count}"

@@ -52,3 +52,28 @@ def test_of_other_values_as_of_the_first(
     for made, wanted in zip(found[::2], found[1::2], strict=True):
         for x, y in zip(made, wanted, strict=True):
             torch.testing.assert_close(x, y, rtol=0, atol=0, equal_nan=True)
+
+
+def test_on_streams_and_in_a_graph() -> None:
+    """Calls are done again on the stream of the time; one that is captured is of later values."""
+    (memory, *_), streams = memories("kda"), [torch.cuda.Stream() for _ in range(2)]
+    cases = [Case("kda", T=1024, seed=seed) for seed in range(4)]
+    given = [values_for(memory, case, "cuda") for case in cases]
+    with torch.no_grad():
+        wanted = [memory(values, 64) for values in given]  # the last two are done again
+        torch.cuda.synchronize()
+        for values, meant in zip(given, wanted, strict=True):
+            for stream in streams:
+                with torch.cuda.stream(stream):
+                    made = memory(values, 64)
+                stream.synchronize()
+                assert all(torch.equal(x, y) for x, y in zip(made, meant, strict=True))
+        graph, kept = torch.cuda.CUDAGraph(), {n: x.clone() for n, x in given[0].items()}
+        with torch.cuda.graph(graph):
+            made = memory(kept, 64)
+        for values, meant in zip(given, wanted, strict=True):
+            for name, x in values.items():
+                kept[name].copy_(x)
+            graph.replay()
+            torch.cuda.synchronize()
+            assert all(torch.equal(x, y) for x, y in zip(made, meant, strict=True))
