@@ -414,12 +414,15 @@ def block_tokens(
     """Every complete run of `width` tokens, one every `stride`, [B, N, width, ...], and the tokens
     that later runs need. `pos` tokens have been seen before x."""
     done = max(0, (pos - width) // stride + 1)
-    x = torch.cat([past, x], 1)[:, max(0, done * stride - (pos - past.shape[1])) :]
+    before = past.shape[1]
+    x = torch.cat([past, x], 1) if before else x
+    x = x[:, max(0, done * stride - (pos - before)) :]
     count = max(0, (x.shape[1] - width) // stride + 1)
+    left = x[:, count * stride :] if before else x[:, count * stride :].clone()
     if count and width == stride:
-        return x[:, : count * width].unflatten(1, (count, width)), x[:, count * stride :]
+        return x[:, : count * width].unflatten(1, (count, width)), left
     starts = stride * torch.arange(count, device=x.device)
-    return x[:, starts[:, None] + torch.arange(width, device=x.device)], x[:, count * stride :]
+    return x[:, starts[:, None] + torch.arange(width, device=x.device)], left
 
 
 def extreme_of(x: Tensor, dim: int, function: Callable) -> Tensor:

@@ -100,7 +100,8 @@ def _write_launch(file: File, name: str, title: str) -> None:
     writer.depth += 1
     doc = "The places of the `most` largest of each row, in order, among those that may be."
     writer.docstring([doc])
-    writer.line("rows = score.float().reshape(-1, score.shape[-1]).contiguous()")
+    writer.line(f"wide = score.to({WIDE}, memory_format=torch.contiguous_format)")
+    writer.line("rows = wide.reshape(-1, score.shape[-1]).contiguous()")
     writer.line("listed = rows.new_full((rows.shape[0], most), -1, dtype=torch.int32)")
     sizes = {"ROWS": "rows.shape[0]", "S": "rows.shape[1]", "MOST": "most"}
     writer.line("whole = block_of(rows.shape[1])")

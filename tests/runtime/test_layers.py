@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from archc.runtime.layers import combined_between
+from archc.runtime.layers import block_tokens, combined_between
 from archc.runtime.selfcheck import fill
 from archc.runtime.steps import step_fits
 
@@ -49,3 +49,13 @@ def test_room_of_a_program_that_takes_steps() -> None:
     free = (227 - 16) * 1024
     for dtype, each in ((torch.bfloat16, 2), (torch.float32, 8)):
         assert step_fits(1, free // each, 0, dtype) and not step_fits(1, free // each, 1, dtype)
+
+
+@pytest.mark.parametrize("seen", [0, 1])
+def test_tokens_that_later_blocks_need_are_no_view_of_those_given(seen: int):
+    given = torch.randn(1, 5, 2)
+    blocks, left = block_tokens(given, given.new_ones(1, seen, 2), 2, 2, seen)
+    whole = torch.cat([torch.ones(1, seen, 2), given], 1)
+    assert torch.equal(blocks.flatten(1, 2), whole[:, : 2 * blocks.shape[1]])
+    given.zero_()
+    assert torch.equal(left, whole[:, 2 * blocks.shape[1] :])
