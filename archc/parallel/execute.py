@@ -43,11 +43,11 @@ from archc.parallel.placement import Crossing, Mark, Pending, Split, place_of
 from archc.parallel.segmented import by_segments, goes_in_segments, joining, usable
 from archc.parallel.sequence import (
     Part,
+    earlier_tokens,
     goes_in_halves,
     in_halves,
     started,
     with_earlier,
-    with_halo,
     with_position,
 )
 from archc.parallel.widened import by_columns
@@ -474,7 +474,7 @@ class Run:
         if function.counts and not function.continues:
             reason = "a sum over all tokens is made beside positions of tokens"
             raise refused(piece.layer, "cp", reason, piece.node)
-        title, cut = self.program.layer.name, 0
+        title = self.program.layer.name
         first = function.first_state(values) if function.continues else None
         if law is not None:
             values, state = started(self.cp, law, values, first, dict(function.sizes))
@@ -484,11 +484,19 @@ class Run:
                 self.cp, piece.layer, function.sizes, values, first, self.length
             )
             return values, state, 0
-        if function.halo:
-            values, cut = with_halo(self.cp, title, values, function.streamed, function.halo)
         if first is not None:
-            first = with_position(first, self.cp.rank * self.length - cut)
-        return values, first, cut
+            first = with_position(first, self.cp.rank * self.length)
+        if not function.halo:
+            return values, first, 0
+        streamed, halo = function.streamed, function.halo
+        values, before = earlier_tokens(self.cp, title, values, streamed, halo)
+        if before is None:
+            return values, first, 0
+        if first is not None:  # what they leave is all that is known of them
+            first = with_position(first, self.cp.rank * self.length - halo)
+            return values, function(before, first, self.module.training)[1], 0
+        triples = zip(before, values, streamed, strict=True)
+        return [torch.cat([b, x], 1) if along else x for b, x, along in triples], None, halo
 
     def _taken(self, id: int, value: Tensor) -> Tensor:
         """A value after the sums over processes that it stands for."""

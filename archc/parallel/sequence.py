@@ -8,7 +8,6 @@ earlier tokens that they read, in halves of parts that read as much on all proce
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,21 +26,16 @@ Call = Callable[[Sequence[Tensor], Any], tuple[Tensor, ...]]
 """The outputs of a piece, of its values and the state before them."""
 
 
-ROWS = 64
-"""Tokens that a part is a multiple of also with those before it, if it was without: products and
-kernels of a part have no rest of rows."""
-
-
 def anchor_of(values: Sequence[Tensor]) -> int:
     """The place of a value that has a gradient, if one has: of values that outputs are made of."""
     return next((i for i, x in enumerate(values) if x.requires_grad), 0)
 
 
-def with_halo(
+def earlier_tokens(
     ranks: Ranks, title: str, values: Sequence[Tensor], streamed: Sequence[bool], halo: int
-) -> tuple[list[Tensor], int]:
-    """Values along the tokens with the last `halo` tokens of the process before in front, or a few
-    more, and how many these are: none at the first process, whose tokens have none before them."""
+) -> tuple[list[Tensor], list[Tensor] | None]:
+    """The values, and the same of the last `halo` tokens of the process before: none at the first
+    process, whose tokens have none before them."""
     found = list(values)
     places = [i for i, along in enumerate(streamed) if along]
     length = found[places[0]].shape[1]
@@ -50,16 +44,14 @@ def with_halo(
             f"{title} looks {halo} tokens back, and each of the {ranks.count} ranks along "
             f"`{ranks.dim}` has {length} tokens: longer sequences or fewer ranks are needed"
         )
-    if length % ROWS == 0:
-        halo = math.ceil(halo / ROWS) * ROWS
     at = places[anchor_of([found[i] for i in places])]
     tails = [found[i][:, length - halo :] for i in places]
     what = f"the tokens before its own, for {title}"
     found[at], every = gathered(ranks, what, found[at], tails)
-    if ranks.rank:
-        for i, tail in zip(places, every[ranks.rank - 1], strict=True):
-            found[i] = torch.cat([tail, found[i]], 1)
-    return found, halo if ranks.rank else 0
+    if not ranks.rank:
+        return found, None
+    before = dict(enumerate(found)) | dict(zip(places, every[ranks.rank - 1], strict=True))
+    return found, [before[i] for i in range(len(found))]
 
 
 def started(
