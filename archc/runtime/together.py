@@ -43,7 +43,8 @@ def code_that_fits(
     compiler needs beside them leaves no room in shared memory: only its code tells how much that
     is; and none where the compiler fails, as Triton 3.6 does for sm_100 on some loops. With none
     ahead it is as it is: loading it raises OutOfResources. Fewer registers than a thread may have
-    are kept to where no more than SPILLED numbers have no room in them."""
+    are kept to where no more than SPILLED numbers have no room in them; code with the masks of
+    tokens that these do not need is taken where fewer of its numbers are spilled so."""
     active = triton.runtime.driver.active
     room = active.utils.get_device_properties(active.get_current_device())["max_shared_mem"]
     while True:
@@ -61,6 +62,11 @@ def code_that_fits(
             if made.n_spills > SPILLED:
                 options = {name: n for name, n in options.items() if name != "maxnreg"}
                 continue
+            if made.n_spills and known.get("EVEN"):
+                masked = {**known, "EVEN": 0}
+                other = kernel.warmup(*given, *counts, grid=(programs,), **masked, **options)
+                other[programs, 1, 1]
+                made = other if other.n_spills < made.n_spills else made
         if made.metadata.shared <= room or stages == 1:
             return made
         options = {**options, "num_stages": stages - 1}

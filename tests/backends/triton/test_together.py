@@ -207,13 +207,16 @@ def test_none_ahead_where_the_compiler_fails(driver: Driver) -> None:
 
 @dataclass
 class Crowded:
-    """In place of a kernel: some numbers of a thread are spilled if its registers are limited."""
+    """In place of a kernel: some numbers of a thread are spilled if its registers are limited, some
+    also with masks of tokens that are not needed."""
 
     spilled: int
+    masked: int = 0
 
-    def warmup(self, *given: Any, maxnreg: int = 255, **named: Any) -> Any:
+    def warmup(self, *given: Any, maxnreg: int = 255, EVEN: int = 1, **named: Any) -> Any:
         """Compiled, and loaded when it is asked for."""
-        made = MagicMock(n_spills=self.spilled if maxnreg < 255 else 0, limit=maxnreg)
+        spilled = self.spilled if EVEN else self.masked
+        made = MagicMock(n_spills=spilled if maxnreg < 255 else 0, limit=maxnreg, even=EVEN)
         made.metadata.shared = 0
         return made
 
@@ -225,6 +228,19 @@ def test_fewer_registers_are_kept_to_where_little_is_spilled(
     options = {"num_stages": 1, "maxnreg": 168}
     made = compiled.code_that_fits(Crowded(spilled), 5, [], [], {}, options)
     assert made.limit == limit
+
+
+@pytest.mark.parametrize(
+    ("spilled", "masked", "given", "even"),
+    [(14, 0, 1, 0), (14, 20, 1, 1), (0, 0, 1, 1), (14, 0, 0, 0), (260, 0, 1, 1)],
+)
+def test_masks_are_kept_where_fewer_numbers_are_spilled_with_them(
+    driver: Driver, spilled: int, masked: int, given: int, even: int
+) -> None:
+    options = {"num_stages": 1, "maxnreg": 168}
+    kernel = Crowded(spilled, masked)
+    made = compiled.code_that_fits(kernel, 5, [], [], {"EVEN": given}, options)
+    assert made.even == even
 
 
 def test_the_compiler_of_torch_is_not_imported() -> None:
