@@ -146,10 +146,27 @@ def whole_calls(job: Job, tokens: int) -> Calls:
     return make
 
 
-def errors_of_ours(job: Job) -> dict[str, dict[str, float]]:
+def errors_of_ours(job: Job) -> tuple[int, dict[str, dict[str, float]]]:
     """How far our layer's output and the gradient of each input are from float64, at one sequence
-    of few tokens; by what is timed."""
-    dtype, tokens = DTYPES[job.dtype], few(job.shape[1])
+    of few tokens; how many, by what is timed. Half as many, and half of these, where float64 in
+    PyTorch has no room."""
+    tokens = few(job.shape[1])
+    while True:
+        try:
+            return tokens, _errors_at(job, tokens)
+        except torch.OutOfMemoryError:
+            if tokens < LEAST:
+                raise
+        torch.cuda.empty_cache()
+        tokens //= 2
+
+
+LEAST = 32
+"""Tokens of which errors are taken whatever room there is."""
+
+
+def _errors_at(job: Job, tokens: int) -> dict[str, dict[str, float]]:
+    dtype = DTYPES[job.dtype]
     ours, exact = module_of(job, OURS, dtype), module_of(job, EAGER, torch.float64)
     exact.load_state_dict({name: x.double() for name, x in ours.state_dict().items()})
     given = drawn(job, 1, tokens, dtype)
@@ -184,7 +201,10 @@ def measure_whole(job: Job, note: Note, machine: dict[str, str]) -> None:
             note({"what": what, "seconds": paired(calls, clock, job.seconds)})
     del modules, inputs
     values, gradients, _ = (2 * each for each in LIMITS[job.dtype])  # products round, too
-    for what, found in errors_of_ours(job).items():
+    tokens, errors = errors_of_ours(job)
+    if tokens < few(job.shape[1]):
+        note({"remark": f"errors are of {tokens} tokens, as float64 has no room for more"})
+    for what, found in errors.items():
         limits = dict.fromkeys(found, values if what == LAYER else gradients)
         note({"errors": found, "limits": limits, "what": what, "contender": OURS})
 

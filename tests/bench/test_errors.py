@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from archc.bench import whole
 from archc.bench.contenders import Inputs, Made, Peer, contender
 from archc.bench.errors import LIMITS, Oracle
 from archc.bench.job import BACKWARD, Job
@@ -98,3 +101,24 @@ def test_gradients_of_gates_may_be_further_off(job: Job) -> None:
         assert given.limit(f"d {each.name}") == (gates if each.gate else gradients)
     assert sorted(each.gate for each in job.enters) == [False, True, True]
     assert all(given.limit(name) == values for name in (*job.outputs, *job.states))
+
+
+def test_errors_are_of_fewer_tokens_where_float64_has_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def errors_at(job: Any, tokens: int) -> dict[str, dict[str, float]]:
+        asked.append(tokens)
+        if tokens > most:
+            raise torch.OutOfMemoryError
+        return {"layer": {"y": 0.0}}
+
+    monkeypatch.setattr(whole, "_errors_at", errors_at)
+    job: Any = SimpleNamespace(shape=(2, 4096, 32, 128))
+    most = 40
+    assert whole.errors_of_ours(job) == (36, {"layer": {"y": 0.0}})
+    assert asked == [144, 72, 36]
+    most = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        whole.errors_of_ours(job)
