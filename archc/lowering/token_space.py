@@ -67,11 +67,13 @@ def _ops(graph: Graph, kind: type) -> Iterable:
 
 
 def _in_order_of_memory(graph: Graph) -> list[Axis]:
-    """Every axis once; the dims of what has most of them stand in its order."""
-    types = sorted((node.type.axes for node in graph), key=len, reverse=True)
+    """Every axis once; the dims of what has most of them stand in its order, which is that of
+    memory if one with so many is read from there or written."""
+    kept = {*graph.outputs.values(), *(n.id for n in graph if isinstance(n.op, ir.Input))}
+    nodes = sorted(graph, key=lambda n: (len(n.type.axes), n.id in kept), reverse=True)
     found: dict[str, Axis] = {}
-    for axes in types:
-        for axis in axes:
+    for node in nodes:
+        for axis in node.type.axes:
             found.setdefault(axis.name, axis)
     return [*found.values()]
 

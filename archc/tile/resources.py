@@ -255,3 +255,15 @@ class Launch:
         (value,) = made.results
         users = [s for s in self.done if value in map(self._root, s.operands)]
         return bool(users) and all(isinstance(s.op, lang.Dot) or self._passes(s) for s in users)
+
+
+SAMPLE = 4
+"""The length of every dim where lengths are not told."""
+
+
+def tiles_alive(program: lang.Program) -> float:
+    """How many of its largest tiles a program holds at once, whatever the lengths of its dims."""
+    names = (*map(str, program.sizes), *program.constants)
+    launch = Launch(program, {**dict.fromkeys(names, SAMPLE), "IO": "bf16"})
+    most = max((launch.elements(value.type) for value in launch.made), default=1)
+    return launch.on_chip().held / (WIDTH["f32"] * most)

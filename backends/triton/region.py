@@ -44,7 +44,8 @@ from archc.ir.token_region import TokenRegion
 from archc.ir.value_names import cotangent, primal
 from archc.lowering.token import BLOCK_T, BORDERS, EACH, IO, Lowered, RegionKernels
 from archc.lowering.token_borders import ROWS, SEQUENCES
-from archc.tile.language import Buffer
+from archc.tile.language import Buffer, Program
+from archc.tile.resources import LANES, tiles_alive
 
 OWN = ("cu_seqlens", "each", "block_t", "made", "numbers", "borders", "rows")
 """Names that functions have of their own."""
@@ -59,9 +60,22 @@ WALKED = 512
 """How many it has along the places of a short convolution too, which threads carry from token to
 token."""
 
+KEPT, WARPS = 128, 4
+"""How many registers a thread is to have for tiles that are alive at once; the fewest warps of a
+program that sums tokens or has many tiles."""
+
 TURNS = {"values": 32, "gradient": 128}
 """Tokens that a walk does one after the other: a gradient makes twice as many before the first
 again."""
+
+
+def that_fit(numbers: int, program: Program) -> int:
+    """So many numbers of a tile, halved until those of all tiles that a program holds at once have
+    room in the registers of its warps."""
+    most = max(WARPS * LANES, KEPT * WARPS * LANES / max(tiles_alive(program), 1))
+    while numbers > most:
+        numbers //= 2
+    return numbers
 
 
 class RegionFunction:
@@ -346,8 +360,10 @@ class RegionFunction:
         most, warps = NUMBERS[kind], "token_warps(block_t * numbers)"
         if walks:
             most, warps = WALKED, "walk_warps(block_t * numbers)"
-        elif made.shares:
-            warps = f"max(4, {warps})"
+        elif wanted is not None:
+            most = that_fit(NUMBERS[kind], made.program)
+            if made.shares or most < NUMBERS[kind]:
+                warps = f"max({WARPS}, {warps})"
         lines.line(f"numbers = {tile}")
         lines.line(f"block_t = tokens_of_block({tokens}, numbers, {most})")
         known = {**sizes, **constants}
@@ -414,13 +430,12 @@ class RegionFunction:
 
     def tile(self, body: Scope, made: Lowered) -> str:
         """The numbers of a token in a tile, along the places of a short convolution too."""
-        lengths = made.lengths.items()
-        blocks = [self._block(body, made, name) for name, axis in lengths if axis.kind == "dim"]
-        return " * ".join(blocks) or "1"
+        known = {a.name: a for a in made.lengths.values() if a.kind == "dim"}
+        known |= {axis.name: axis for axis in made.space.tiled}  # dims of one size share a length
+        return " * ".join(self._block(body, made, axis) for axis in known.values()) or "1"
 
-    def _block(self, body: Scope, made: Lowered, name: str) -> str:
+    def _block(self, body: Scope, made: Lowered, axis: Axis) -> str:
         """The length of a block."""
-        axis = made.lengths[name]
         most = f", {PART}" if axis == made.space.split else ""
         return f"token_block({body.size(axis.size)}{most})"
 
@@ -454,7 +469,7 @@ class RegionFunction:
             elif name == BLOCK_T:
                 found[name] = "block_t"
             elif name in made.lengths:
-                found[name] = self._block(body, made, name)
+                found[name] = self._block(body, made, made.lengths[name])
             else:
                 found[name] = str(body.size(made.sizes[name]))
         return found

@@ -509,3 +509,20 @@ def _read(block: Block, within: bool = True) -> list[str]:
     """The buffers that a block reads."""
     found = statements(block) if within else block.statements
     return sorted(s.op.buffer.name for s in found if isinstance(s.op, Load))
+
+
+COPIES = """
+layer Copies(d, n):
+    input x[d]
+    X[n, d] = tanh(x) + 0 * index[n]
+    output Y[n, d] = X
+"""
+
+
+def test_neighbours_of_a_tile_are_neighbours_in_memory() -> None:
+    """Dims are in another order before the last op, which only turns them around."""
+    layer = lowered(archc.parse(COPIES).layer)
+    (region,) = regions_of(layer)
+    made = lower_values(region, "values")
+    assert isinstance(made, Lowered) and made.space.split is not None
+    assert made.space.split.name == "d" and [axis.name for axis in made.space.grid] == ["n"]

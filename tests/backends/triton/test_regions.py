@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from archc.backends.load import load
 from torch import Tensor
 
 import archc
-from archc.compile import lowered
+from archc.compile import in_kernels, lowered
 from archc.ir.meaning import evaluate
+from tests.backends.triton.launches import machine_code, recorded
 from tests.backends.triton.processes import printed
 from tests.backends.triton.test_interpreted import errors, wrong
 from tests.backends.triton.texts import layer_text
@@ -227,3 +229,24 @@ def test_dtypes_are_those_of_pytorch() -> None:
         }
         made, *_ = passes(**tensors, cu_seqlens=None)
         assert module.token_kind(False, *tensors.values()) == made.dtype
+
+
+MIXED = """
+layer Mixed(d, n):
+    input x[d]
+    param W[d, n, n']
+    output M[n, n'] = sinkhorn(x @ W, 20)
+"""
+
+
+def test_tiles_of_a_long_gradient_have_room_in_registers() -> None:
+    """57 tiles of a matrix a token are alive at once, in 2 KB of stack where a thread has 8 numbers
+    of each; both dims of a matrix count."""
+    module = load(layer_text(lowered(archc.parse(MIXED).layer), in_kernels), "mixed")
+    name = next(name for name in vars(module) if re.fullmatch(r"mixed_\w+_gradient", name))
+    raw = torch.zeros(2, 256, 4, 4, dtype=torch.bfloat16)
+    with recorded() as launches:
+        vars(module)[name](raw, torch.zeros_like(raw))
+    (launch,) = launches
+    assert launch.given["BLOCK_T"] == 16
+    assert machine_code(launch).stack == 0
