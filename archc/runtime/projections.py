@@ -1,5 +1,6 @@
 """Products of one value with several parameters, whose gradients are one sum that products make."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,9 +20,51 @@ def products_of(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
     if torch.is_autocast_enabled(device) and not exact:  # float64 is left as it is
         kind = torch.get_autocast_dtype(device)
         x, weights = x.to(kind), tuple(weight.to(kind) for weight in weights)
-    if one_gradient_for(x, weights):
+    if not torch_alone(x, weights):
+        return tuple(times(x, weight) for weight in weights)
+    if torch.is_grad_enabled() and x.requires_grad:
         return tuple(ProductsOf.apply(x, *weights))
-    return tuple(times(x, weight) for weight in weights)
+    return tuple(each_product(x, weights))
+
+
+def each_product(x: Tensor, weights: tuple[Tensor, ...]) -> list[Tensor]:
+    """x [..., d] times each weight; those of thin ones are parts of one product."""
+    found: dict[int, Tensor] = {}
+    for places in made_together(x.numel() // max(x.shape[-1], 1), weights):
+        chosen = [weights[place] for place in places]
+        if len(chosen) == 1:
+            found[places[0]] = times(x, chosen[0])
+            continue
+        side = joined_columns([weight.flatten(1) for weight in chosen])
+        parts = (x @ side).split([columns(weight) for weight in chosen], -1)
+        shaped = (y.unflatten(-1, w.shape[1:]) for y, w in zip(parts, chosen, strict=True))
+        found |= dict(zip(places, shaped, strict=True))
+    return [found[place] for place in range(len(weights))]
+
+
+def made_together(rows: int, weights: Sequence[Tensor]) -> list[list[int]]:
+    """Places of weights, those of one product in a list: a product of many rows with few columns
+    takes as long as its rows are read, so thin weights are copied side by side for it. They come
+    last, each where a vector of 16 bytes begins."""
+    thin = [
+        place
+        for place, weight in enumerate(weights)
+        if weight.dim() > 1 and 0 < columns(weight) <= THIN
+        and columns(weight) * weight.element_size() % 16 == 0
+    ]  # fmt: skip
+    if rows * (len(thin) - 1) < 8 * sum(columns(weights[place]) for place in thin):
+        thin = []
+    wide = [[place] for place in range(len(weights)) if place not in thin]
+    return [*wide, thin] if len(thin) > 1 else [[place] for place in range(len(weights))]
+
+
+THIN = 256
+"""The most columns of a weight whose product takes as long as what it multiplies is read."""
+
+
+def columns(weight: Tensor) -> int:
+    """How many numbers a weight [d, ...] makes of each row."""
+    return weight.numel() // max(len(weight), 1)
 
 
 def times(x: Tensor, weight: Tensor) -> Tensor:
@@ -32,12 +75,12 @@ def times(x: Tensor, weight: Tensor) -> Tensor:
     return (x @ weight.flatten(1)).unflatten(-1, weight.shape[1:])
 
 
-def one_gradient_for(x: Tensor, weights: tuple[Tensor, ...]) -> bool:
-    """Whether x has a gradient, and nothing but autograd looks at its products: no tensor of a kind
-    of its own (of several devices, of a quantiser), no compiler, no transform."""
-    if not (torch.is_grad_enabled() and x.requires_grad) or torch.compiler.is_compiling():
+def torch_alone(x: Tensor, weights: tuple[Tensor, ...]) -> bool:
+    """Whether nothing but torch and its autograd looks at products: no tensor of a kind of its own
+    (of several devices, of a quantiser), no compiler, no transform."""
+    if torch.compiler.is_compiling() or type(x) not in PLAIN:
         return False
-    if type(x) not in PLAIN or any(type(weight) not in PLAIN for weight in weights):
+    if any(type(weight) not in PLAIN for weight in weights):
         return False
     return not transformed(x, *weights)
 
@@ -55,22 +98,38 @@ class ProductsOf(torch.autograd.Function):
         """The products."""
         ctx.save_for_backward(x, *weights)
         ctx.set_materialize_grads(False)
-        return tuple(times(x, weight) for weight in weights)
+        return tuple(each_product(x, weights))
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
         """That of x, each product added to those before, and that of each weight."""
         x, *weights = ctx.saved_tensors
-        rows, total, found = x.reshape(-1, x.shape[-1]), None, list[Tensor | None]()
-        count = len(rows)
-        for weight, slope, learns in zip(weights, slopes, ctx.needs_input_grad[1:], strict=True):
-            if slope is None:
-                found.append(None)
+        rows, total, found = x.reshape(-1, x.shape[-1]), None, dict[int, Tensor]()
+        for places in made_together(len(rows), weights):
+            sides = {
+                place: slope.reshape(len(rows), columns(weights[place]))
+                for place in places
+                if (slope := slopes[place]) is not None
+            }
+            if not sides:
                 continue
-            turned = weight.reshape(len(weight), -1).mT
-            flat = slope.reshape(count, len(turned))
+            side = joined_columns([weights[place].flatten(1) for place in sides])
+            flat = joined_columns([*sides.values()])
             with torch.autocast(x.device.type, enabled=False):
-                found.append((rows.mT @ flat).reshape(weight.shape) if learns else None)
+                if any(ctx.needs_input_grad[1 + place] for place in sides):
+                    parts = (rows.mT @ flat).split([y.shape[1] for y in sides.values()], 1)
+                    found |= dict(zip(sides, parts, strict=True))
                 if ctx.needs_input_grad[0]:
-                    total = flat @ turned if total is None else total.addmm_(flat, turned)
-        return (None if total is None else total.reshape(x.shape), *found)
+                    total = flat @ side.mT if total is None else total.addmm_(flat, side.mT)
+        made = [
+            found[place].reshape(weight.shape) if place in found and learns else None
+            for place, (weight, learns) in enumerate(
+                zip(weights, ctx.needs_input_grad[1:], strict=True)
+            )
+        ]
+        return (None if total is None else total.reshape(x.shape), *made)
+
+
+def joined_columns(matrices: list[Tensor]) -> Tensor:
+    """Matrices [d, ...] side by side."""
+    return matrices[0] if len(matrices) == 1 else torch.cat(matrices, 1)

@@ -186,7 +186,7 @@ def _old_assembler(tree: ast.Module) -> Iterator[str]:
 
 
 UNSEEN = ("ProductsOf",)
-"""Functions of autograd that torch.compile never sees: `one_gradient_for` keeps them from it."""
+"""Functions of autograd that torch.compile never sees: `torch_alone` keeps them from it."""
 
 
 def _in_place(tree: ast.Module) -> Iterator[str]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from archc.runtime import projections
 from archc.runtime.projections import products_of
 
 SHAPES = ((4, 3), (4, 2, 5), (4, 2, 1, 3))
@@ -179,3 +180,53 @@ def test_autocast_rounds_no_parameter_of_float64() -> None:
     x, weights = drawn(2, 3)
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(RuntimeError):
         products_of(x.float(), *weights)
+
+
+THIN = ((6, 2), (6, 40), (6, 2, 2), (6, 3))
+"""Of these the first and the third are thin, and begin where a vector of 16 bytes does."""
+
+
+def thin(rows: int) -> tuple[Tensor, list[nn.Parameter]]:
+    """x [2, rows, 6] and a parameter of each shape, in float64."""
+    torch.manual_seed(0)
+    x = torch.randn(2, rows, 6, dtype=torch.float64, requires_grad=True)
+    return x, [nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in THIN]
+
+
+def test_thin_weights_are_one_product_of_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projections, "THIN", 16)
+    for rows, made_of in ((30, 3), (2, 4)):
+        x, weights = thin(rows)
+        with Calls() as seen:
+            made = products_of(x, *weights)
+        assert seen.count["aten.mm"] == made_of and seen.count["aten.cat"] == (made_of < 4)
+        wanted = by_einsum(x, weights)
+        for own, other in zip(made, wanted, strict=True):
+            torch.testing.assert_close(own, other)
+        with Calls() as seen:
+            slopes = gradients([*made], x, weights)
+        assert seen.count["aten.mm"] + seen.count["aten.addmm_"] == 2 * made_of
+        for own, other in zip(slopes, gradients(wanted, x, weights), strict=True):
+            torch.testing.assert_close(own, other)
+        with torch.no_grad(), Calls() as seen:
+            again = products_of(x, *weights)
+        assert seen.count["aten.mm"] == made_of
+        assert all(torch.equal(a, b) for a, b in zip(again, made, strict=True))
+
+
+def test_thin_weights_may_be_frozen_or_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projections, "THIN", 16)
+    x, weights = thin(30)
+    weights[0].requires_grad_(False)
+    first, wide, third, _ = products_of(x, *weights)
+    (first.sum() + wide.sum() + third.sum()).backward()
+    assert weights[0].grad is None and weights[3].grad is None
+    torch.testing.assert_close(x.grad, sum(w.flatten(1).sum(1) for w in weights[:3]).expand_as(x))
+    torch.testing.assert_close(
+        weights[2].grad, x.detach().sum((0, 1))[:, None, None].expand(6, 2, 2)
+    )
+    x, weights = thin(30)
+    products_of(x, *weights)[2].sum().backward()
+    torch.testing.assert_close(x.grad, weights[2].flatten(1).sum(1).expand_as(x))
+    x, weights = thin(9)
+    assert torch.autograd.gradgradcheck(products_of, [x, weights[0], weights[2]])
