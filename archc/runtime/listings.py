@@ -180,7 +180,8 @@ def choice_blocks(
         return 32, columns, {"num_warps": 8 if small else 4, "num_stages": 1 if small else 2}
     rows = block_of(heads, 128)
     if rows == 64 and not small:  # measured on an H200
-        return rows, block_of(size, 32), {"num_warps": 4, "num_stages": 2}
+        most = 32 if program == "forward" else 64
+        return rows, block_of(size, most), {"num_warps": 4, "num_stages": 2}
     few = 2 if program == "readers" and rows == 16 else 4
     warps = 8 if rows > 64 else few
     return rows, columns, {"num_warps": warps, "num_stages": 1 if small else 2}
