@@ -100,8 +100,9 @@ class ChoiceOp(FoldOp):
         given = [quoted(kind), "data", share, self._size(), *sorted(dims)]
         writer.line(f"rows, columns, options = choice_blocks({', '.join(given)})")
 
-    def _list(self, writer: Writer) -> None:
-        """The line that lists what each reader has chosen."""
+    def _list(self, writer: Writer, counted: bool) -> None:
+        """The line that lists what each reader has chosen, and how many there are where that is
+        asked for."""
         names = [*self.choice.source.type.names]
         last, own = self.choice.blocks.name, [name for name, _, _ in self.choice.heads]
         batch, reader = names[0], self.fold.reader.name
@@ -109,7 +110,8 @@ class ChoiceOp(FoldOp):
         text = self._chosen()
         if order != sorted(order):
             text += f".permute({', '.join(map(str, order))})"
-        writer.line(f"listed, count = filled({text})")
+        made = f"listed, count = filled({text})" if counted else f"listed = {text}.contiguous()"
+        writer.line(made)
 
     def _unite(self, writer: Writer) -> None:
         """Lines that list what any of some readers beside each other has chosen."""
@@ -135,7 +137,7 @@ class ChoiceOp(FoldOp):
         self._define(writer, f"{self.title}_launch", self.parameters, doc, op=True)
         self._prepare(writer)
         sizes = self._write_sizes(writer, self._lengths())
-        self._list(writer)
+        self._list(writer, self.choice.single)
         for buffer in self._made(program):
             writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
         if not self.choice.single:
@@ -146,7 +148,7 @@ class ChoiceOp(FoldOp):
         self.file.sections.append(writer.text())
 
     def _kinds(self, writer: Writer) -> Iterator[tuple[Make, str]]:
-        self._list(writer)
+        self._list(writer, True)
         if self.choice.single:
             return
         self._unite(writer)
