@@ -306,7 +306,7 @@ def _steps(text: Text, count: int, choice: Choice, eos: int | None) -> Iterator[
     for step in range(count):
         with reading(text.model), text.copies.used():
             logits = text.next_logits()
-        _refuse_nan(text, logits)
+        refuse_nan(text.kind, logits, text.tokens)
         new = choice.draw(logits, step)
         if eos is not None:
             new = new.masked_fill(ended, eos)
@@ -317,13 +317,13 @@ def _steps(text: Text, count: int, choice: Choice, eos: int | None) -> Iterator[
             return
 
 
-def _refuse_nan(text: Text, logits: Tensor) -> None:
-    """Refuse to draw from what are no numbers."""
+def refuse_nan(kind: TextModel, logits: Tensor, tokens: Tensor) -> None:
+    """Refuse NaN logits [B, vocab] behind tokens [B, T]: of any of them none is the likeliest."""
     wrong = logits.isnan().any(1)
-    if bool(wrong.any()):
-        row, at = int(wrong.int().argmax()), text.tokens.shape[1] - 1
+    if wrong.any():
+        row, at = int(wrong.nonzero()[0]), tokens.shape[1] - 1
         look = "archc.first_nan(model, tokens) says where it comes from"
-        raise ValueError(f"{text.kind.name}: logits are NaN at token {at} of row {row}: {look}")
+        raise ValueError(f"{kind.name}: logits are NaN at token {at} of row {row}: {look}")
 
 
 def positions(layer: ir.Layer, sizes: Mapping[str, Number]) -> Iterator[int]:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationMixin,
+    LogitsProcessorList,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
@@ -20,7 +28,7 @@ from archc.hf.cache import StateCache
 from archc.hf.config import SpecConfig
 from archc.origin import origin_of
 from archc.parallel.apply import blocks_of
-from archc.sampling import text_model, zero_or_one
+from archc.sampling import TextModel, check_vocabulary, refuse_nan, text_model, zero_or_one
 from archc.weights import files
 
 
@@ -98,6 +106,24 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
             model_kwargs["past_key_values"] = StateCache()
         return made
 
+    def generate(self, *args: Any, **named: Any) -> Any:
+        """As the library's. Raises ValueError for a token that the model does not have, and where
+        logits are NaN, of which torch draws none."""
+        mixin: Any = GenerationMixin
+        bound = inspect.signature(mixin.generate).bind(self, *args, **named)
+        given, asked = bound.arguments, named.get("input_ids", bound.arguments.get("inputs"))
+        if asked is not None:
+            self._known(asked, named.get("attention_mask"))
+        nan = partial(_refuse_nan, self.text)
+        own = LogitsProcessorList([nan, *(given.get("logits_processor") or ())])
+        given["logits_processor"] = own
+        return mixin.generate(*bound.args, **bound.kwargs)
+
+    def _known(self, tokens: Tensor, mask: Tensor | None) -> None:
+        """Refuse tokens that the model does not have, but where they are padding."""
+        shown = mask is not None and mask.shape == tokens.shape
+        check_vocabulary(self.text, tokens.masked_fill(mask == 0, 0) if shown else tokens)
+
     @can_return_tuple
     def forward(
         self,
@@ -121,6 +147,8 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
         if not input_ids.shape[1] and isinstance(logits_to_keep, int) and logits_to_keep:
             raise ValueError("logits behind the last token are asked for, and there is none: a "
                              "prompt has one token at least")  # fmt: skip
+        if not (input_ids.is_cuda or torch.compiler.is_compiling()):  # a GPU would be waited for
+            self._known(input_ids, attention_mask)
         cache = _cache(past_key_values)
         if use_cache is None:
             use_cache = self.config.use_cache and labels is None and not self.training
@@ -169,6 +197,12 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
             title = f"the checkpoint `{pretrained_model_name_or_path}` does not fit the spec"
             raise fail("E0042", title, notes=tuple(notes))
         return (made, info) if told else made
+
+
+def _refuse_nan(text: TextModel, tokens: Tensor, logits: Tensor) -> Tensor:
+    """The logits as they came."""
+    refuse_nan(text, logits, tokens)
+    return logits
 
 
 def _cache(given: Any) -> StateCache:

@@ -292,3 +292,25 @@ def test_a_config_is_data(folder: Path) -> None:
         AutoModelForCausalLM.from_pretrained(folder)
     with pytest.raises(ValueError, match="a model of text takes tokens"):
         archc.hf.model("swiglu", d=4, f=4)
+
+
+def test_unknown_tokens_and_nan_are_told() -> None:
+    """torch ends a GPU's process for the one, and says of the other that chances are not numbers.
+    What is padding may be any token."""
+    ours = model("lm")
+    vocab, x = ours.config.vocab_size, tokens()
+    for call in (ours, ours.generate):
+        with pytest.raises(
+            ValueError, match=f"has {vocab} tokens, from 0 on, and is given {vocab}"
+        ):
+            call(torch.full((1, 2), vocab))
+    padded = x.masked_fill(MASK == 0, vocab)
+    greedy: dict[str, Any] = {"max_new_tokens": 2, "do_sample": False, "attention_mask": MASK}
+    assert torch.equal(ours.generate(padded, **greedy)[:, -2:], ours.generate(x, **greedy)[:, -2:])
+    with torch.no_grad():
+        ours.model.n_f[0] = torch.nan
+    for more in ({"do_sample": True}, {"do_sample": False}, {"num_beams": 2}):
+        with pytest.raises(
+            ValueError, match=r"logits are NaN at token 4 of row 0: archc.first_nan"
+        ):
+            ours.generate(x, max_new_tokens=2, **more)
