@@ -60,12 +60,17 @@ def _cut(formulas: ChunkFormulas, own: StateForm, first: bool) -> Iterator[Block
         " rows, and the subscript ", Name(last), " stands for the last of them. A token is read at"
         " the last of its rows.",
     )  # fmt: skip
+    rank = own.steps[0].rank
+    same: tuple[str, ...] = (
+        f" A token has a row for each entry of {rank.name}. Its rows read the state before all of"
+        " them: no j < i is of their token. What is read after the write is read at the last.",
+    ) if rank is not None else ()  # fmt: skip
     yield para(
         "Cut the tokens into chunks of ", Name(last), ". Inside a chunk, ", Name("i"), " and ",
         Name("j"), " count its rows 1, 2, …; ", formulas.state("0"), " is the state before the"
         " chunk and ", formulas.state(last), " the one after it. The idea: express everything in a"
         " chunk by ", formulas.state("0"), ", so that the chunk has to wait for that alone.",
-        *(several if count > 1 else ()),
+        *(several if count > 1 else same),
     )  # fmt: skip
 
 

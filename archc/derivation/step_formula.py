@@ -234,7 +234,11 @@ def _facts(telling: Telling, form: NormalForm) -> Iterator[tuple[Inline, ...]]:
         yield "micro-steps a token", str(count)
     readers = [term for step in own.steps for term in step.terms if term.w != 0]
     moments = list(dict.fromkeys("after" if term.after else "before" for term in readers))
-    several = f"{len(readers)} of rank one" if readers else "none: nothing that is written depends"
+    rank = own.steps[0].rank
+    high = "one" if rank is None else f"up to {rank.name}"
+    several = (
+        f"{len(readers)} of rank {high}" if readers else "none: nothing that is written depends"
+    )
     text = f"{several}, reading the state {' and '.join(moments)} the decay" if moments else (
         f"{several} on the state"
     )  # fmt: skip

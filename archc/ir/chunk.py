@@ -16,12 +16,15 @@ Ops: `chunk_ops`, a class each with all that is known of it whatever the target.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from inspect import isabstract
+from types import MappingProxyType
 from typing import Any
 
-from archc.dims import size_symbol
+import sympy
+
+from archc.dims import free_symbols, size_symbol
 from archc.ir.chunk_ops.convolved import Convolved
 from archc.ir.chunk_ops.joint_pairs import GateShares, JointPairs, MixSum
 from archc.ir.chunk_ops.op import ChunkOp
@@ -48,6 +51,7 @@ from archc.ir.chunk_ops.stacks import (
 from archc.ir.chunk_ops.streams import AtLast, Last, Unwindow
 from archc.ir.chunk_ops.systems import Conjugate, Inverse
 from archc.ir.graph import Graph
+from archc.ir.sizes import Number, evaluate
 
 CHUNK = size_symbol("chunk")
 """The number of tokens in a chunk: chosen when the form runs."""
@@ -92,21 +96,27 @@ class ChunkForm:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def rows_of_token(form: ChunkForm) -> int:
-    """The rows that a token has in a chunk: several where it takes several steps."""
-    axes = {axis for node in form.forward for axis in node.type.axes}
-    rows = (axis.size / CHUNK for axis in axes if axis.kind == "dim")
-    return max((int(each) for each in rows if each.is_Integer), default=1)
+def rows_of_token(form: ChunkForm, sizes: Mapping[str, Number] = MappingProxyType({})) -> int:
+    """The rows that a token has in a chunk: several where it takes several steps, or writes at a
+    rank. As many as the fewest tokens have room for where `sizes` do not say."""
+    axes = {axis for node in form.forward for axis in node.type.axes if axis.kind == "dim"}
+    counts = [axis.size / CHUNK for axis in axes if axis.size.has(CHUNK)]
+    return max((_rows(each, sizes) for each in counts if not each.has(CHUNK)), default=1)
 
 
-def usual_tokens(form: ChunkForm) -> int:
+def _rows(count: sympy.Expr, sizes: Mapping[str, Number]) -> int:
+    known = {symbol.name for symbol in free_symbols(count)} <= {*sizes}
+    return int(evaluate(count, sizes)) if known else MOST_ROWS // FEWEST_TOKENS
+
+
+def usual_tokens(form: ChunkForm, sizes: Mapping[str, Number] = MappingProxyType({})) -> int:
     """The tokens of a chunk where nobody says: a power of 2, with at most `MOST_ROWS` rows, or
     `SCANNED_ROWS` where a scan begins with the state before its chunk."""
     graph = form.forward
     scans = [node for node in graph if isinstance(node.op, Scan) and node.op.matrix is None]
     if any(graph[node.operands[2]].type.axes for node in scans):
         return SCANNED_ROWS
-    most = max(FEWEST_TOKENS, MOST_ROWS // rows_of_token(form))
+    most = max(FEWEST_TOKENS, MOST_ROWS // rows_of_token(form, sizes))
     return 1 << (most.bit_length() - 1)
 
 

@@ -283,8 +283,9 @@ class KernelValues(Values):
         token, step = self.title(every // steps, "t"), self.title(every % steps, "step_of_t")
         inside = self.before_end(token)
         inside = inside if row.mask is None else inside & row.mask
-        if not right.axis:
-            inside = inside & step.equals(right.step)
+        if right.step is not None:
+            chosen = right.step if right.step >= 0 else steps + right.step
+            inside = inside & step.equals(chosen)
         self.see(self.rows)
         place = {self.tokens: Index(token, False, self.inside(self.tokens, inside))}
         return place | ({right.axis: Index(step)} if right.axis else {})

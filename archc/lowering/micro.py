@@ -22,8 +22,9 @@ from archc.lowering.values import Refusal
 
 @dataclass(frozen=True)
 class Right:
-    """Where a value is right: at the rows of step `step`, or with `axis`, which is then an axis of
-    the value: at every row for the step of that row. `row` are the rows of a chunk."""
+    """Where a value is right: at the rows of step `step` (-1: the last), or with `axis`, which is
+    then an axis of the value: at every row for the step of that row. `row` are the rows of a
+    chunk."""
 
     row: Axis
     step: int | None = None
@@ -68,12 +69,14 @@ class MicroSteps:
     def _after(self, node: Node, right: Right) -> Right | Refusal:
         """Where the value of an op is right whose operands are."""
         op = node.op
-        if isinstance(op, ck.Select) and op.axis == right.axis and op.index >= 0:
+        if isinstance(op, ck.Select) and op.axis == right.axis:
             return Right(right.row, op.index)
         if isinstance(op, ck.Place) and right.step == op.index:
             return Right(right.row, axis=op.axis.name)
         crosses = isinstance(op, ir.Reduce) and right.axis in op.axes
         if isinstance(op, ir.Elementwise | ir.Reduce) and not crosses:
+            return right
+        if isinstance(op, ir.Contract) and _is_same(self.graph, node):
             return right
         return self._refused(node)
 
@@ -85,3 +88,10 @@ class MicroSteps:
             if tokens and id not in self.loaded:
                 return Refusal(id, "rows of several steps of a token meet")
         raise AssertionError(f"node {node.id} has no tokens of several rows")
+
+
+def _is_same(graph: Graph, node: Node) -> bool:
+    """Whether a contraction gives its operand with the axes in another order, and no more."""
+    labels = {label: axis.name for label, axis in node.op.out}
+    (names,), own = node.op.ins[:1], graph[node.operands[0]].type.names
+    return len(node.operands) == 1 and [labels.get(label) for label in names] == [*own]

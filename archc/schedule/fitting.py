@@ -65,19 +65,26 @@ def fitting(plans: Sequence[Kernels], budget: Budget = REFERENCE.budget) -> Tabl
     """The table for the kernels of some graphs, which have chunks of one length."""
     programs = [(plan, [Program(kernel) for kernel in plan.kernels]) for plan in plans]
     sizes = _sizes([each for _, found in programs for each in found])
-    every = [LEAST << n for n in range((2 * LONGEST // LEAST).bit_length())]
+    counts = {str(s) for _, found in programs for each in found for s in each.row_counts}
+    least = {name: 1 if name in counts else LEAST for name in sizes}
+    every = [_blocks(each) for each in least.values()]
     rows: dict[tuple[int, ...], int] = {}
     for number, dtype in DTYPES.items():
         tiles = [
             Sized(program, widths(plan, dtype)) for plan, found in programs for program in found
         ]
-        for blocks in product(every, repeat=len(sizes)):
+        for blocks in product(*every):
             found = _longest(tiles, dict(zip(sizes, blocks, strict=True)), dtype, budget)
             if found != CHUNKS[0]:
                 rows[number, *blocks] = found
-    kept = [place for place in range(len(sizes)) if _decides(rows, place + 1, len(every))]
+    kept = [place for place in range(len(sizes)) if _decides(rows, place + 1, len(every[place]))]
     rows = {(key[0], *(key[place + 1] for place in kept)): count for key, count in rows.items()}
-    return dict.fromkeys((sizes[place] for place in kept), LEAST), rows
+    return {sizes[place]: least[sizes[place]] for place in kept}, rows
+
+
+def _blocks(least: int) -> list[int]:
+    """The blocks of a size, of which `least` is the shortest."""
+    return [least << n for n in range((2 * LONGEST // least).bit_length())]
 
 
 def _decides(rows: Mapping[tuple[int, ...], int], place: int, blocks: int) -> bool:

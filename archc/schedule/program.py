@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from archc.dims import Axis
+import sympy
+
+from archc.dims import Axis, free_symbols
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
@@ -85,13 +87,13 @@ class Step:
     each: bool = False
 
 
-def _steps_of(graph: Graph, node: Node) -> tuple[str, int] | None:
+def _steps_of(graph: Graph, node: Node) -> tuple[str, sympy.Expr] | None:
     """The axis of the steps of a token that a node takes as rows of a chunk, and their number."""
     op = node.op
     if isinstance(op, ck.Chunks) and op.steps is not None:
-        return op.steps, int(op.row.size / ck.CHUNK)
+        return op.steps, op.row.size / ck.CHUNK
     if isinstance(op, ck.Tokens) and op.steps is not None:
-        return op.steps.name, int(graph[node.operands[0]].type.axis(op.row).size / ck.CHUNK)
+        return op.steps.name, graph[node.operands[0]].type.axis(op.row).size / ck.CHUNK
     return None
 
 
@@ -188,11 +190,17 @@ class Program:
 
     def size(self, axis: Axis) -> int:
         """The length of an axis, in all."""
-        if axis.name in self.inner:
-            return self.inner[axis.name]
-        if axis.size not in self.known:
-            self.known[axis.size] = math.ceil(evaluate(axis.size, self.setting.sizes))
-        return self.known[axis.size]
+        return self._number(self.inner.get(axis.name, axis.size))
+
+    def _number(self, size: sympy.Expr) -> int:
+        if size not in self.known:
+            self.known[size] = math.ceil(evaluate(size, self.setting.sizes))
+        return self.known[size]
+
+    @property
+    def row_counts(self) -> frozenset[sympy.Symbol]:
+        """The sizes that say how many rows of a chunk a token has."""
+        return frozenset(symbol for each in self.inner.values() for symbol in free_symbols(each))
 
     @property
     def most(self) -> int:
@@ -219,8 +227,10 @@ class Program:
 
     @property
     def rows(self) -> int:
-        """The number of rows of a chunk: one for each micro-step of a token."""
-        return int(self.setting.sizes[ck.CHUNK.name]) * max(self.inner.values(), default=1)
+        """The number of rows of a chunk: one for each micro-step of a token, or entry of its
+        rank."""
+        of_token = max(map(self._number, self.inner.values()), default=1)
+        return int(self.setting.sizes[ck.CHUNK.name]) * of_token
 
     def tile(self, axes: Iterable[Axis]) -> list[int]:
         """The dims of a tile, each a power of 2 of at least 16; axes of one index are none. The

@@ -206,9 +206,9 @@ def _chunk(
     asked, budget = wanted.chunk or layer.chunk.size, wanted.device.budget
     if asked is not None:
         return asked, "as asked for"
-    room, usual = chunk_for(cut, sizes, wanted.dtype, budget), usual_tokens(form)
+    room, usual = chunk_for(cut, sizes, wanted.dtype, budget), usual_tokens(form, sizes)
     if usual < CHUNKS[0] and usual <= room:
-        rows = rows_of_token(form)
+        rows = rows_of_token(form, sizes)
         return usual, f"a token has {rows} rows, so that a triangle of them has {usual * rows}"
     chunk = min(room, usual)
     if chunk == CHUNKS[0]:

@@ -26,7 +26,7 @@ from tests.recurrence.forms import both, furthest
 from tests.recurrence.rebuilt import rebuilt
 from tests.recurrence.recurrences import recurrences
 
-SIZES = {"H": 2, "K": 4, "V": 3, "D": 3, "N": 2}
+SIZES = {"H": 2, "K": 4, "V": 3, "D": 3, "N": 2, "R": 3}
 NEAR = 1e-8
 
 lengths = st.tuples(st.sampled_from([0, 1, 2, 5, 9]), st.sampled_from([1, 2, 4, 16]))

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import sympy
 
+from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.recurrence.affine.atoms import Factors, Table, product, total
 from archc.recurrence.affine.chain import Chain, Raw, Refused, StateSum
 from archc.recurrence.affine.form import DENSE, DIAGONAL, MATRIX, Step, Term
+from archc.recurrence.affine.ranks import with_rank
 
 ONE, ZERO = sympy.Integer(1), sympy.Integer(0)
 
@@ -44,18 +46,48 @@ def sides(
     found: Chain,
     table: Table,
     reads: Sequence[StateSum],
+    ranks: bool = True,
 ) -> Sides:
-    """The micro-steps of a state by roles, and their kind."""
-    if any(each.column is not None for raw in found.steps for each in raw.corrections):
+    """The micro-steps of a state by roles, and their kind; `ranks`: sums are opened along one."""
+    ranked = _ranked(recurrence, state, found, table, reads) if ranks else None
+    steps, rank = ranked or (found.steps, None)
+    if any(each.column is not None for raw in steps for each in raw.corrections):
         return _dense(found)
-    corrections = [each for raw in found.steps for each in raw.corrections]
-    key = _key(recurrence, state, found.steps, corrections, reads)
+    corrections = [each for raw in steps for each in raw.corrections]
+    key = _key(recurrence, state, steps, corrections, reads)
     if key is None:
         return _diagonal(found)
-    roles = _roles(recurrence, state, table, key, found.steps, [*corrections, *reads])
-    if not corrections and not _separable(table, roles, found.steps):
+    roles = _roles(recurrence, state, table, key, steps, [*corrections, *reads])
+    if not corrections and not _separable(table, roles, steps):
         return _diagonal(found)
-    return Sides(MATRIX, roles, tuple(_step(table, roles, raw) for raw in found.steps))
+    made = tuple(_step(table, roles, raw, rank) for raw in steps)
+    if rank is not None and any(_is_early(step) for step in made):
+        return sides(recurrence, state, found, table, reads, ranks=False)
+    return Sides(MATRIX, roles, made)
+
+
+def _ranked(
+    recurrence: ir.Recurrence,
+    state: ir.State,
+    found: Chain,
+    table: Table,
+    reads: Sequence[StateSum],
+) -> tuple[tuple[Raw, ...], Axis] | None:
+    """The only micro-step of a token with its sums opened along a rank, if it has such."""
+    raw, *more = found.steps
+    if more:
+        return None
+    key = _key(recurrence, state, found.steps, raw.corrections, reads)
+    if key is None:
+        return None
+    opened = with_rank(table, state, raw, key, _inner(recurrence, state))
+    return None if opened is None else ((opened[0],), opened[1])
+
+
+def _is_early(step: Step) -> bool:
+    """Whether a correction reads the state before it decays: rows of one token would have its decay
+    between what they read and what they write."""
+    return step.decay != 1 and any(term.w != 0 and not term.after for term in step.terms)
 
 
 def _two_sided() -> Refused:
@@ -235,7 +267,7 @@ def read_apart(
 # --- terms ---------------------------------------------------------------------------------------
 
 
-def _step(table: Table, roles: Roles, raw: Raw) -> Step:
+def _step(table: Table, roles: Roles, raw: Raw, rank: Axis | None) -> Step:
     """A micro-step with its terms grouped by what they write along."""
     parted = _parted(table, roles, raw.decay)
     if parted is None:
@@ -255,7 +287,8 @@ def _step(table: Table, roles: Roles, raw: Raw) -> Step:
     terms = [_term(table, key, *group) for group in groups]
     if value != 1 and any(term.w != 0 and not term.after for term in terms):
         raise _two_sided()
-    return Step(raw.decay, key, value, tuple(sorted(terms, key=lambda t: table.text(t.x))))
+    ordered = tuple(sorted(terms, key=lambda t: table.text(t.x)))
+    return Step(raw.decay, key, value, ordered, rank=rank)
 
 
 def _after_values(

@@ -55,6 +55,8 @@ class Step:
 
     `matrix`, of a "dense" form: S' = decay * S_prev + the sum over `column` of matrix * S_prev with
     its axis `row` called `column`.
+
+    `rank`: an axis of x, and of c or w, of some of the terms: what those write is summed over it.
     """
 
     decay: sympy.Expr
@@ -64,6 +66,7 @@ class Step:
     matrix: sympy.Expr = field(default_factory=lambda: sympy.Integer(0))
     row: str = ""
     column: Axis | None = None
+    rank: Axis | None = None
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,8 @@ class NormalForm:
     along an axis: `Step.matrix`; or coupled states: `blocks[i][j]` scales state j into state i, and
     the steps hold the writes; `turn`: those blocks are one), linked (matrices that scale one
     another and are corrected together: `blocks` and `links`, no forms), max-plus, sequential (then
-    `refusal` says why).
+    `refusal` says why). `without_ranks`, where steps have ranks: the forms of the states without
+    them, for states that are taken whole.
     """
 
     kind: str
@@ -187,6 +191,7 @@ class NormalForm:
     blocks: tuple[tuple[sympy.Expr, ...], ...] = ()
     links: Links | None = None
     turn: Turn | None = None
+    without_ranks: tuple[NormalForm, ...] = ()
 
     def key(self) -> str:
         """Canonical text of the update: equal for two spellings of one update. Axes are named by
@@ -223,6 +228,7 @@ def _lines(whole: NormalForm, form: StateForm) -> list[str]:
     for step in form.steps:
         lines.append(f"decay {text(step.decay)}")
         lines += [f"matrix {text(step.matrix)}"] if step.matrix != 0 else []
+        lines += [f"rank {step.rank.name}"] if step.rank is not None else []
         lines += sorted(
             f"term {text(t.x)} | {text(t.c)} | {text(t.w)} | {AFTER if t.after else BEFORE}"
             for t in step.terms

@@ -71,9 +71,7 @@ def linked(
     return nf.NormalForm(nf.LINKED, states, (), table.atoms, None, blocks, links)
 
 
-def turn_of(
-    table: Table, roles: Roles, blocks: Sequence[Sequence[sympy.Expr]]
-) -> nf.Turn | None:
+def turn_of(table: Table, roles: Roles, blocks: Sequence[Sequence[sympy.Expr]]) -> nf.Turn | None:
     """The turn that a block matrix is: a circle of two states, or no state into another with a gate
     for each channel, or with none at all."""
     sizes = tuple(row[place] for place, row in enumerate(blocks))
@@ -234,10 +232,10 @@ def by_numbers(form: nf.NormalForm) -> nf.NormalForm | None:
     logarithm, and may be negative or more than 1. None if they are not only scaled so."""
     table, first = Table(form.atoms), form.forms[0]
     sides = Roles(frozenset(a.name for a in first.key), frozenset(a.name for a in first.value))
-    decay, count = first.steps[0].decay, len(form.forms)
-    if len(first.steps) > 1 or any(
-        side_of(table, sides, s) != "scalar" for s in table.symbols(decay)
-    ):
+    step, several = first.steps[0], len(first.steps) > 1
+    decay, count = step.decay, len(form.forms)
+    wide = any(side_of(table, sides, s) != "scalar" for s in table.symbols(decay))
+    if several or wide or step.rank is not None:
         return None
     terms, reads = list[nf.LinkedTerm](), list[nf.LinkedRead]()
     for place, each in enumerate(form.forms):

@@ -116,8 +116,16 @@ class _Writer:
             sides = (part for part in (step.key, step.value) if part != 1)
             scale = "".join(self._factor(part) for part in sides)
             lines, decayed = [f"{name}' = {scale}{before}"], f"{name}'"
-        terms = [self._term(t, decayed if t.after else before) for t in step.terms]
+        terms = [
+            self._over(step, t, self._term(t, decayed if t.after else before)) for t in step.terms
+        ]
         return [*lines, f"{name} = {_sum([decayed, *terms])}"]
+
+    def _over(self, step: nf.Step, term: nf.Term, text: str) -> str:
+        """What a term writes, summed over its rows."""
+        if step.rank is None or step.rank.name not in self.table.names(term.x):
+            return text
+        return f"-sum[{step.rank}]({text[1:]})" if text[0] == "-" else f"sum[{step.rank}]({text})"
 
     def _term(self, term: nf.Term, state: str) -> str:
         if term.w == 0:

@@ -90,19 +90,32 @@ def _linear(recurrence: ir.Recurrence, linear: Mapping[int, Degree], name: str) 
     table = Table()
     found = chain(recurrence, linear, table, state)
     raw, whole = reads_of(recurrence, state, found, table)
-    queries = [query for read in raw for query in read.queries]
-    split = sides(recurrence, state, found, table, queries)
-    own = [axis for axis in state.axes if axis.name not in split.roles.key | split.roles.value]
-    form = StateForm(
-        name,
-        tuple(axis for axis in state.axes if axis.name in split.roles.key),
-        tuple(axis for axis in state.axes if axis.name in split.roles.value),
-        tuple(own),
-        split.steps,
-        tuple(finished(table, read, found.versions, split.steps) for read in raw),
-        tuple(whole),
-    )
-    return NormalForm(split.kind, (name,), (form,), table.atoms)
+
+    def made(ranks: bool) -> NormalForm:
+        queries = [query for read in raw for query in read.queries]
+        split = sides(recurrence, state, found, table, queries, ranks)
+        own = [axis for axis in state.axes if axis.name not in split.roles.key | split.roles.value]
+        form = StateForm(
+            name,
+            tuple(axis for axis in state.axes if axis.name in split.roles.key),
+            tuple(axis for axis in state.axes if axis.name in split.roles.value),
+            tuple(own),
+            split.steps,
+            tuple(finished(table, read, found.versions, split.steps) for read in raw),
+            tuple(whole),
+        )
+        return NormalForm(split.kind, (name,), (form,), table.atoms)
+
+    try:
+        form = made(ranks=True)
+    except Refused:
+        return made(ranks=False)
+    if all(step.rank is None for each in form.forms for step in each.steps):
+        return form
+    try:
+        return replace(form, without_ranks=(made(ranks=False),))
+    except Refused:
+        return form
 
 
 # --- groups --------------------------------------------------------------------------------------
@@ -148,6 +161,7 @@ def _merged(recurrence: ir.Recurrence, forms: Sequence[NormalForm]) -> list[Norm
                     states=(*other.states, *form.states),
                     forms=(*other.forms, *form.forms),
                     atoms={**form.atoms, **other.atoms},
+                    without_ranks=(*other.without_ranks, *form.without_ranks),
                 )
                 break
         else:
@@ -192,7 +206,8 @@ def _side_by_side(a: NormalForm, b: NormalForm) -> bool:
 
 def _left(step: Step) -> tuple[object, ...]:
     """A micro-step but for what is written."""
-    return step.decay, step.value, tuple((term.x, term.w, term.after) for term in step.terms)
+    terms = tuple((term.x, term.w, term.after) for term in step.terms)
+    return step.decay, step.value, step.rank, terms
 
 
 def decays(recurrence: ir.Recurrence) -> list[str]:

@@ -95,6 +95,8 @@ class _Rebuild(Builder):
                     keys = tuple(axis.name for axis in self.own.key)
                     row = self.fn("add", row, self._summed(term.w, state, keys))
                 written = self.fn("mul", self.lower.value(term.x), row)
+                if step.rank is not None and step.rank.name in self.body[written].type.names:
+                    written = self.body.add(ir.Reduce("sum", (step.rank.name,)), written)
                 self.after = self.fn("add", self.after, written)
 
     def _blocks(self) -> tuple[sympy.Expr, ...]:

@@ -1,8 +1,9 @@
 """The effect of a linear update on a state: its decay, and its corrections, which read it.
 
 The update is a sum of terms in the state. A term that only scales the state is a decay; one that
-sums over an axis of the state, and puts it back by an outer product, is a correction of low rank;
-one that sums it against a matrix is a dense transition.
+sums over an axis of the state, and puts it back by an outer product, is a correction of low rank,
+as is one that reads along another axis than the state's and sums that away again; one that sums it
+against a matrix is a dense transition.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class _Walk:
     ) -> None:
         self.body, self.known = recurrence.body, known
         self.old = {id: name for id, name in before(recurrence).items() if name in component}
+        self.axes = {s.name: frozenset(a.name for a in s.axes) for s in recurrence.states}
         self.done: dict[int, tuple[Term, ...]] = {}
 
     def terms(self, id: int) -> tuple[Term, ...]:
@@ -116,6 +118,9 @@ class _Walk:
         if not lost:
             scales = frozenset(name for o in given for name in self._names(o))
             return self._scaled(term, scales) if given else term
-        if gained:
+        own = self.axes[term.state]
+        if gained and own.isdisjoint(lost):  # the sum over a rank, written back
+            return term
+        if not own.isdisjoint(axis.name for label, axis in op.out if label in gained):
             return Term(term.state, term.scales, term.contractions, (*term.dense, node.id))
         return Term(term.state, term.scales, (*term.contractions, node.id), term.dense)

@@ -274,7 +274,18 @@ class Derivation:
     # --- a matrix ---
 
     def matrix(self, form: NormalForm) -> None:
-        """Rank-one writes, read by vectors."""
+        """Writes of low rank, read by vectors; those of several rows a token as elements or as a
+        matrix, where the state is taken whole."""
+        try:
+            self._matrix(form)
+        except NotChunked:
+            if not form.without_ranks:
+                raise
+            for each in form.without_ranks:
+                GROUPS[each.kind](self, each)
+
+    def _matrix(self, form: NormalForm) -> None:
+        """A matrix with all that it is read for."""
         solves = {each.state: self._systems(form, each) for each in form.forms}
         for each in form.forms:
             self._check_reads(form, each, solves[each.state])
@@ -428,7 +439,7 @@ class Derivation:
             w = self._some(form, term.w)
             terms.append(TokenTerm(self._value(form, term.x), rows, w, term.after))
         gates = (self._log(form, steps[0].key), self._log(form, steps[0].value))
-        return TokenStep(*gates, tuple(terms))
+        return TokenStep(*gates, tuple(terms), steps[0].rank)
 
     def _log(self, form: NormalForm, gate: sympy.Expr) -> int | None:
         """The logarithm of a decay along tokens; None for a decay of 1."""
@@ -482,8 +493,8 @@ class Derivation:
         sides = self._sides(form, part, {*made.key_names})
         if sides is None:
             return self._along_values(form, made, k, part)
-        query = made.query(self._value(form, sides[0]), part.step)
-        value = made.tokens(made.read(k, query, part.when), part.step)
+        query = made.query(self._value(form, sides[0]), part.step, part.when)
+        value = made.tokens(made.read(k, query, part.when), part.step, part.when)
         more = [name for name in part.axes if name not in made.key_names]
         if more:
             weighed = self.frame.times(value, self._factor(form, sides[1]))
@@ -494,8 +505,9 @@ class Derivation:
 
     def _along_values(self, form: NormalForm, made: MatrixForm, k: int, part: Part) -> int:
         """A sum over the value axes, which leaves the key axes."""
-        query = made.query(self._value(form, part.covector), part.step)
-        found = made.tokens(made.read_values(k, query, part.axes, part.when), part.step)
+        query = made.query(self._value(form, part.covector), part.step, part.when)
+        found = made.read_values(k, query, part.axes, part.when)
+        found = made.tokens(found, part.step, part.when)
         scaled = self.frame.times(found, self._factor(form, part.scale))
         assert scaled is not None, "there is a value"
         return scaled

@@ -48,11 +48,13 @@ class TokenTerm:
 @dataclass(frozen=True)
 class TokenStep:
     """A micro-step as values along tokens: the log gates of the key side and of the value side
-    (None: no decay), and the terms."""
+    (None: no decay), the terms, and the axis of their values that they have a row for each entry
+    of."""
 
     key: int | None
     value: int | None
     terms: tuple[TokenTerm, ...]
+    rank: Axis | None = None
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,10 @@ class MatrixForm:
         self.keys, self.states, self.initial = tuple(keys), tuple(states), tuple(initial)
         self.key_names = tuple(axis.name for axis in keys)
         self.count, self.known = len(steps), known
-        self.steps_axis = None if self.count == 1 else Axis("step", sympy.Integer(self.count))
-        self.frame = frame if self.steps_axis is None else _longer(frame, self.count)
+        self.rank = steps[0].rank
+        rows = sympy.Integer(self.count) if self.rank is None else self.rank.size
+        self.steps_axis = None if rows == 1 else Axis("step", rows)
+        self.frame = frame if self.steps_axis is None else _longer(frame, rows)
         self.key_gate = self._lay({p: step.key for p, step in enumerate(steps)})
         self.value_gate = self._lay({p: step.value for p, step in enumerate(steps)})
         self.slots = self._slots(steps)
@@ -102,7 +106,9 @@ class MatrixForm:
             return None
         if self.steps_axis is None:
             return self.frame.cut(found[0])
-        frame = self.frame
+        frame, rank = self.frame, self.rank
+        if rank is not None and frame.has(found[0], (rank.name,)):
+            return frame.cut(found[0], steps=rank.name)
         whole = together(frame, [*found.values()], self.known) if len(found) == self.count else None
         if whole is not None:
             return frame.cut(whole[0], steps=whole[1])
@@ -144,9 +150,7 @@ class MatrixForm:
         """The scores of pairs of rows: row i reads with a, row j has written with b."""
         known = (a, b, strict, exclusive)
         if known not in self.grams:
-            self.grams[known] = self._scores(
-                self.key_names, self.key_gate, a, b, strict, exclusive
-            )
+            self.grams[known] = self._scores(self.key_names, self.key_gate, a, b, strict, exclusive)
         return self.grams[known]
 
     def _scores(
@@ -208,7 +212,20 @@ class MatrixForm:
     def _read_by(self, reader: Slot, writer: Slot) -> int:
         """The scores of a slot's covectors with another slot's writes in the chunk."""
         assert reader.w is not None, "the slot reads"
-        return self._gram(reader.w, writer.x, True, not reader.after)
+        scores = self._gram(reader.w, writer.x, True, not reader.after)
+        return scores if self.rank is None else self._earlier(scores)
+
+    def _earlier(self, scores: int) -> int:
+        """Scores of pairs of rows, 0 for two of one token: what a token reads is the same for all
+        its rows."""
+        frame, rank = self.frame, self.rank
+        assert rank is not None, "a token has several rows"
+        count = frame.number(rank.size)
+        i, j = (
+            frame.fn("floordiv", frame.add(ir.Position(axis)), count)
+            for axis in (frame.row, frame.col)
+        )
+        return frame.fn("where", frame.fn("lt", j, i), scores, frame.number(0))
 
     def _bordered(self, inverse: list[list[int]], slots: Sequence[Slot]) -> list[list[int]]:
         """The inverse for one slot more, from that for those before it."""
@@ -341,11 +358,16 @@ class MatrixForm:
 
     # --- reads ---
 
-    def query(self, covector: int, step: int) -> int:
+    def query(self, covector: int, step: int, when: str) -> int:
         """A covector of tokens as rows: at the row of its micro-step."""
-        laid = self._lay({step: covector})
-        assert laid is not None, "a read has a covector"
-        return laid
+        if self.steps_axis is None:
+            return self.frame.cut(covector)
+        placed = self.frame.add(ck.Place(self.steps_axis, self._row(step, when)), covector)
+        return self.frame.cut(placed, steps=self.steps_axis.name)
+
+    def _row(self, step: int, when: str) -> int:
+        """The row of a token that reads: the last one what all of them have written."""
+        return step if self.rank is None else -1 if when == WRITTEN else 0
 
     def read(self, k: int, query: int, when: str) -> int:
         """The reads of state k by rows, summed over the key axes: a value of rows."""
@@ -383,12 +405,12 @@ class MatrixForm:
         assert found is not None, "a state is read"
         return found
 
-    def tokens(self, rows: int, step: int) -> int:
+    def tokens(self, rows: int, step: int, when: str) -> int:
         """A value of rows along tokens: that of the row of a micro-step."""
         joined = self.frame.joined(rows, self.steps_axis)
         if self.steps_axis is None:
             return joined
-        return self.frame.add(ck.Select(self.steps_axis.name, step), joined)
+        return self.frame.add(ck.Select(self.steps_axis.name, self._row(step, when)), joined)
 
 
 def _alike(one: TokenTerm, other: TokenTerm) -> bool:
@@ -396,7 +418,7 @@ def _alike(one: TokenTerm, other: TokenTerm) -> bool:
     return one.after == other.after and (one.w is None) == (other.w is None)
 
 
-def _longer(frame: Frame, count: int) -> Frame:
-    """A frame whose rows are the micro-steps of tokens."""
+def _longer(frame: Frame, count: sympy.Expr) -> Frame:
+    """A frame in which a token has several rows."""
     size = frame.row.size * count
     return replace(frame, row=Axis("u", size), col=Axis("u'", size))

@@ -113,8 +113,8 @@ def test_in_chunks_as_by_hand(
     form = MatrixForm(example.frame, [K], [STATE], made, [initial])
     for p in range(steps):
         for when in ("before", "after", "written"):
-            read = form.read(0, form.query(query, p), when)
-            graph.outputs[f"{when}{p}"] = form.tokens(read, p)
+            read = form.read(0, form.query(query, p, when), when)
+            graph.outputs[f"{when}{p}"] = form.tokens(read, p, when)
     graph.outputs["S[T]"] = form.final[0]
     found = evaluate_graph(graph, example.inputs, {**SIZES, TIME.size.name: tokens, "chunk": chunk})
     for name, wanted in by_hand(example, steps, terms, after).items():
@@ -128,7 +128,7 @@ def test_only_the_carried_state_is_sequential() -> None:
     made = step(example, 0, 1, "channel", False, True)
     initial = input_of(example.frame.graph, "S[0]", Type(STATE.axes))
     form = MatrixForm(example.frame, [K], [STATE], [made], [initial])
-    form.read(0, form.query(example.input("q", K), 0), "written")
+    form.read(0, form.query(example.input("q", K), 0, "written"), "written")
     (recurrence,) = (node.op for node in example.frame.graph if isinstance(node.op, ir.Recurrence))
     inside = {type(node.op) for node in recurrence.body}
     assert inside <= {ir.Input, ir.Contract, ir.Elementwise}
