@@ -42,6 +42,15 @@ BODIES = {
         S[t] = D + uk @ diag(be) @ (v - uk.T @ D)
         o = S[t].T @ q + D.T @ u
 """,
+    "before the decay": """
+        S[t] = sigmoid(a) * S[t-1] - uk @ diag(be) @ (uw.T @ S[t-1] - v)
+        o = S[t].T @ q + S[t-1].T @ u
+""",
+    "forgotten at times": """
+        g = where(a > 0, sigmoid(a), 0)
+        S[t] = g * S[t-1] - uk @ diag(be) @ (uw.T @ S[t-1] - v)
+        o = S[t].T @ q
+""",
     "other keys": """
         D = diag(sigmoid(x)) @ S[t-1]
         S[t] = D - 0.5 * uk @ diag(be) @ (uw.T @ D) + u @ z.T - 0.3 * u @ (u.T @ D) + uw @ v
@@ -85,6 +94,10 @@ def token(name: str, S: Tensor, i: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     if name == "no decay":
         new = S - erase @ S + k @ strength @ i["v"]
         return new, new.mT @ q + S.mT @ u
+    if name in ("before the decay", "forgotten at times"):
+        a = torch.where(i["a"] > 0, gate(i["a"]), 0)[..., None, None] if "times" in name else a
+        new = a * S - k @ strength @ (w.mT @ S - i["v"])
+        return new, new.mT @ q + (0 if "times" in name else S.mT @ u)
     if name == "channels":
         D = x @ S
         new = D - erase @ D + k @ strength @ i["v"]

@@ -61,7 +61,7 @@ def sides(
     if not corrections and not _separable(table, roles, steps):
         return _diagonal(found)
     made = tuple(_step(table, roles, raw, rank) for raw in steps)
-    if rank is not None and any(_is_early(step) for step in made):
+    if rank is not None and any(_is_early(table, roles, step) for step in made):
         return sides(recurrence, state, found, table, reads, ranks=False)
     return Sides(MATRIX, roles, made)
 
@@ -84,10 +84,11 @@ def _ranked(
     return None if opened is None else ((opened[0],), opened[1])
 
 
-def _is_early(step: Step) -> bool:
-    """Whether a correction reads the state before it decays: rows of one token would have its decay
-    between what they read and what they write."""
-    return step.decay != 1 and any(term.w != 0 and not term.after for term in step.terms)
+def _is_early(table: Table, roles: Roles, step: Step) -> bool:
+    """Whether a correction reads the state before it decays by channels: between what a row reads
+    and what it writes there would be the decay of its token, for all rows of it."""
+    wide = any(side_of(table, roles, s) != "scalar" for s in table.symbols(step.decay))
+    return wide and any(term.w != 0 and not term.after for term in step.terms)
 
 
 def _two_sided() -> Refused:

@@ -91,7 +91,9 @@ class MatrixForm:
         rows = sympy.Integer(self.count) if self.rank is None else self.rank.size
         self.steps_axis = None if rows == 1 else Axis("step", rows)
         self.frame = frame if self.steps_axis is None else _longer(frame, rows)
-        self.key_gate = self._lay({p: step.key for p, step in enumerate(steps)})
+        self.own_gate: int | None = None
+        gates = {p: self._early_gate(step) for p, step in enumerate(steps)}
+        self.key_gate = self._lay(gates)
         self.value_gate = self._lay({p: step.value for p, step in enumerate(steps)})
         self.slots = self._slots(steps)
         self.grams: dict[tuple[int, int, bool, bool], int] = {}
@@ -116,6 +118,18 @@ class MatrixForm:
         sum = frame.total(placed)
         assert sum is not None, "there is a value"
         return frame.cut(sum, steps=self.steps_axis.name)
+
+    def _early_gate(self, step: TokenStep) -> int | None:
+        """The log gate of a micro-step. Where rows of one token read the state before it, that it
+        decays is taken out of sums again, which need finite gates; each row has it, then."""
+        reads = any(term.w is not None and not term.after for term in step.terms)
+        if self.rank is None or step.key is None or not reads:
+            return step.key
+        frame, axis = self.frame, self.steps_axis
+        assert axis is not None, "a token has several rows"
+        gate = frame.fn("max", step.key, frame.number(sympy.Integer(int(ck.LEAST_GATE))))
+        self.own_gate = frame.cut(frame.full(gate, (axis,)), steps=axis.name)
+        return gate
 
     def _slots(self, steps: Sequence[TokenStep]) -> list[Slot]:
         """Terms of different micro-steps in one slot where they read at the same moment."""
@@ -212,20 +226,28 @@ class MatrixForm:
     def _read_by(self, reader: Slot, writer: Slot) -> int:
         """The scores of a slot's covectors with another slot's writes in the chunk."""
         assert reader.w is not None, "the slot reads"
-        scores = self._gram(reader.w, writer.x, True, not reader.after)
-        return scores if self.rank is None else self._earlier(scores)
+        if self.rank is None:
+            return self._gram(reader.w, writer.x, True, not reader.after)
+        if reader.after or self.own_gate is None:
+            return self._earlier(self._gram(reader.w, writer.x, True, False), self.rank)
+        assert self.key_gate is not None, "the state decays"
+        frame = self.frame
+        columns = frame.renamed(writer.x, {frame.row.name: frame.col})
+        dots = frame.product(reader.w, columns, self.key_names)
+        spans = frame.add(ck.Spans(frame.row.name, frame.col, True), self.key_gate)
+        since = self._earlier(frame.fn("sub", spans, self.own_gate), self.rank)
+        return self._earlier(frame.fn("mul", dots, frame.fn("exp", since)), self.rank)
 
-    def _earlier(self, scores: int) -> int:
-        """Scores of pairs of rows, 0 for two of one token: what a token reads is the same for all
+    def _earlier(self, values: int, rank: Axis) -> int:
+        """Values of pairs of rows, 0 for two of one token: what a token reads is the same for all
         its rows."""
-        frame, rank = self.frame, self.rank
-        assert rank is not None, "a token has several rows"
+        frame = self.frame
         count = frame.number(rank.size)
         i, j = (
             frame.fn("floordiv", frame.add(ir.Position(axis)), count)
             for axis in (frame.row, frame.col)
         )
-        return frame.fn("where", frame.fn("lt", j, i), scores, frame.number(0))
+        return frame.fn("where", frame.fn("lt", j, i), values, frame.number(0))
 
     def _bordered(self, inverse: list[list[int]], slots: Sequence[Slot]) -> list[list[int]]:
         """The inverse for one slot more, from that for those before it."""
@@ -261,13 +283,21 @@ class MatrixForm:
         """The decay from the start of the chunk to each row."""
         return None if gate is None else self.frame.sums(gate, exclusive=exclusive)
 
+    def _decay_of_reads(self, slot: Slot) -> int | None:
+        """The decay from the start of the chunk to what each row of a slot reads."""
+        frame, own = self.frame, self.own_gate
+        if slot.after or own is None or self.key_gate is None:
+            return self._decay(self.key_gate, not slot.after)
+        sums = frame.add(ck.Sums(frame.row.name), self.key_gate)
+        return frame.fn("exp", frame.fn("sub", sums, own))
+
     def _carry(self) -> None:
         """The Recurrence along the chunks, the state before each, and the rows written."""
         frame = self.frame
         unknown, inverse = self._system()
         self.reads_state = []
         for slot in unknown:
-            decay = self._decay(self.key_gate, not slot.after)
+            decay = self._decay_of_reads(slot)
             self.reads_state.append(frame.times(slot.w, decay))
         solved = [self._solved(inverse[u], self.reads_state) for u in range(len(unknown))]
         captured: dict[str, int] = {}
