@@ -56,7 +56,8 @@ def is_gate(spec: str, name: str) -> bool:
 
 def shape_of(case: Case, axes: tuple[str, ...]) -> list[int]:
     """Lengths of axes by their letters."""
-    known = {"B": case.B, "T": case.T, "H": case.H, "K": case.K, "V": case.V, "n": 2, "N": 4, "R": 3}
+    known = {"B": case.B, "T": case.T, "H": case.H, "K": case.K, "V": case.V, "n": 2, "N": 4}
+    known |= {"R": 3}
     if case.spec in ("mamba", "ssm_selective"):
         known |= {"D": case.K, "N": 16}
     if case.spec == "mamba2":
