@@ -97,6 +97,16 @@ def default_of(arg: ir.Arg) -> sympy.Expr:
     return arg.default if isinstance(arg.default, sympy.Expr) else exact_number(arg.default)
 
 
+def default_sizes(layer: ir.Layer) -> dict[str, Number]:
+    """The sizes and options of a layer by default, of those that have one."""
+    sizes: dict[str, Number] = {}
+    for arg in layer.args:
+        default = None if arg.symbol is None or arg.default is None else default_of(arg)
+        if default is not None and {s.name for s in free_symbols(default)} <= {*sizes}:
+            sizes[arg.name] = evaluate(default, sizes)
+    return sizes
+
+
 def _choices(
     layer: ir.Layer,
     wishes: Mapping[str, list[Number | None]],

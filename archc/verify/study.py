@@ -12,6 +12,7 @@ from archc.compile import before_chunks
 from archc.functions.interval import Interval
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.plan import default_sizes
 from archc.ir.text import called_layers
 from archc.numerics.stated import stated
 from archc.recurrence.chunk.chunked import derived_of, sizes_of
@@ -69,7 +70,7 @@ def studies_of(layer: ir.Layer) -> Iterator[Study]:
         recurrences = [node for node in each.graph if isinstance(node.op, ir.Recurrence)]
         known = stated(each) if recurrences else {}
         for node in recurrences:
-            derived = derived_of(each.graph, node, known, sizes_of(each))
+            derived = derived_of(each.graph, node, known, sizes_of(each), default_sizes(each))
             yield Study(each, node, _meant(each, node, derived), known)
 
 

@@ -14,11 +14,9 @@ from archc.backends.eager.value import DATA, Value, shape_text
 from archc.backends.expression import Text
 from archc.backends.writer import attribute
 
-from archc.dims import free_symbols
 from archc.ir import layer as ir
 from archc.ir.chunk import MOST_ROWS, usual_tokens
-from archc.ir.plan import default_of
-from archc.ir.sizes import Number, evaluate
+from archc.ir.plan import default_sizes
 
 
 class Parts:
@@ -50,11 +48,7 @@ class Parts:
         """The tokens of a chunk that suit all recurrences of the layer."""
         recurrences = (node.op for node in self.layer.graph if isinstance(node.op, ir.Recurrence))
         forms = (op.chunked for op in recurrences if op.chunked is not None)
-        sizes: dict[str, Number] = {}
-        for arg in self.layer.args:
-            default = None if arg.symbol is None or arg.default is None else default_of(arg)
-            if default is not None and {s.name for s in free_symbols(default)} <= {*sizes}:
-                sizes[arg.name] = evaluate(default, sizes)
+        sizes = default_sizes(self.layer)
         return min((usual_tokens(form, sizes) for form in forms), default=MOST_ROWS)
 
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 import archc
-from archc.compile import before_chunks
+from archc.compile import before_chunks, in_chunks
+from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.recurrence.affine.form import MATRIX
 from archc.recurrence.affine.normalize import normal_forms
@@ -68,13 +69,13 @@ BODIES = {
 }
 
 
-def spec(name: str) -> str:
+def spec(name: str, rank: int = 3) -> str:
     """A layer around a recurrence, with the inputs that it uses."""
     body = BODIES[name]
     values = "".join(f"    {n} = {value}\n" for n, value in NAMED.items() if used(n, body))
     text = f"{values}    recurrence S[K, V] over H:{body}    output o\n"
     inputs = ", ".join(f"{n}{axes}" for n, axes in INPUTS.items() if used(n, text))
-    return f"layer Example(H, K, V, R):\n    input {inputs}\n{text}"
+    return f"layer Example(H, K, V, R = {rank}):\n    input {inputs}\n{text}"
 
 
 def gate(x: Tensor) -> Tensor:
@@ -185,3 +186,15 @@ def test_a_sequence_in_parts(name: str) -> None:
     *whole, state = layer.op(*inputs)
     *found, end = archc.law.split(layer.op, layer.law, inputs, 3, chunk=8)
     assert near([*whole, *state], [*found, *end])
+
+
+def test_of_many_keys_a_token_is_a_matrix() -> None:
+    """A chunk of them would have more rows than kernels have room for."""
+    for rank, rows in ((4, True), (5, False)):
+        ready = in_chunks(before_chunks(parsed(spec("a decay", rank)).layer))
+        (form,) = (n.op.chunked for n in ready.graph if isinstance(n.op, ir.Recurrence))
+        assert any(isinstance(node.op, ck.Inverse) for node in form.forward) == rows
+    module = parsed(spec("a decay", 5)).module(H=2, K=4, V=3, R=5, dtype=torch.float64)
+    every = drawn("a decay", 5, 40)
+    found = module(**{name: every[name] for name in "qkvab"})
+    assert torch.allclose(found, by_hand("a decay", every), 1e-9, 1e-9)

@@ -14,7 +14,9 @@ from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.plan import default_sizes
 from archc.ir.rewrite import rewrite
+from archc.ir.sizes import Number
 from archc.numerics.constants import required
 from archc.numerics.propagation import intervals
 from archc.numerics.stated import stated
@@ -41,7 +43,8 @@ def chunked(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
         key = id(node.op.body)
         if key not in done:
             home, known = facts.get(key, (layer, _captured(node, intervals(graph))))
-            derived = None if home.chunk.sequential else _derived(graph, node, known)
+            usual = default_sizes(home)
+            derived = None if home.chunk.sequential else _derived(graph, node, known, usual)
             done[key] = None if derived is None else _form(derived, differentiate)
             kept.append(node.op.body)
         form = done[key]
@@ -73,21 +76,24 @@ def derived_of(
     node: Node,
     known: Mapping[int, Interval] | None = None,
     sizes: Mapping[str, Interval] = MappingProxyType({}),
+    usual: Mapping[str, Number] = MappingProxyType({}),
 ) -> Derived:
     """The derivation of a Recurrence in its graph; `known` are intervals of nodes, `sizes` those of
-    sizes and options."""
+    sizes and options, `usual` their defaults."""
     inside = _captured(node, intervals(graph) if known is None else known)
-    return _derived(graph, node, {**sizes, **inside})
+    return _derived(graph, node, {**sizes, **inside}, usual)
 
 
-def _derived(graph: Graph, node: Node, known: Mapping[str, Interval]) -> Derived:
+def _derived(
+    graph: Graph, node: Node, known: Mapping[str, Interval], usual: Mapping[str, Number]
+) -> Derived:
     """The same, with intervals of the captures, and of sizes and options."""
     operands = dict(zip(node.op.captures, node.operands, strict=False))
     read = {graph[user].op.name for user in graph.users(node.id)}
     wanted = [name for name in node.op.body.outputs if name in read]
     types = {name: graph[id].type for name, id in operands.items()}
     initial = {state.name: known[ck.start(state.name)] for state in node.op.states}
-    return derive(node.op, types, known, wanted, initial)
+    return derive(node.op, types, known, wanted, initial, usual)
 
 
 def _captured(node: Node, known: Mapping[int, Interval]) -> dict[str, Interval]:
@@ -99,7 +105,7 @@ def _captured(node: Node, known: Mapping[int, Interval]) -> dict[str, Interval]:
 def studies(layer: ir.Layer) -> Iterator[tuple[ir.Layer, Node, Derived]]:
     """The recurrences of a layer and, each once, of the layers it calls, with what was found."""
     for each, node, known in _recurrences(layer):
-        yield each, node, _derived(each.graph, node, known)
+        yield each, node, _derived(each.graph, node, known, default_sizes(each))
 
 
 def sizes_of(layer: ir.Layer) -> dict[str, Interval]:

@@ -20,6 +20,8 @@ from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Type
+from archc.ir.sizes import Number, evaluate
+from archc.numerics.constants import number_interval
 from archc.numerics.logs import NoLog, growth, log_of
 from archc.numerics.propagation import intervals
 from archc.recurrence.affine.atoms import Table
@@ -58,6 +60,9 @@ from archc.recurrence.chunk.stepwise import stepwise
 from archc.recurrence.chunk.tropical import differences_first, running_max
 from archc.recurrence.chunk.turned_matrices import TurnedForm
 
+MOST_OF_TOKEN = ck.MOST_ROWS // ck.FEWEST_TOKENS
+"""Rows that a token may have: with more, kernels have no room for the shortest chunks."""
+
 SIGNED = (
     "a decay that may be negative is in chunks as a number for each head; with keys of length 1,"
     " `beta` up to 2 makes a correction that turns signs"
@@ -70,13 +75,14 @@ def derive(
     known: Mapping[str, Interval],
     wanted: Sequence[str],
     initial: Mapping[str, Interval],
+    usual: Mapping[str, Number] = MappingProxyType({}),
 ) -> Derived:
     """The chunked form of a Recurrence, its results `wanted` along the stream.
 
     `captures` are the types that its captures have outside, `known` the intervals in which they
-    lie, `initial` those of the states' initial values in the spec.
+    lie, `initial` those of the states' initial values in the spec, `usual` sizes by default.
     """
-    return Derivation(recurrence, captures, known, wanted, initial).run()
+    return Derivation(recurrence, captures, known, wanted, initial, usual).run()
 
 
 class Derivation:
@@ -89,8 +95,10 @@ class Derivation:
         known: Mapping[str, Interval],
         wanted: Sequence[str],
         initial: Mapping[str, Interval] = MappingProxyType({}),
+        usual: Mapping[str, Number] = MappingProxyType({}),
     ):
         self.recurrence = recurrence
+        self.usual = usual
         self.body = recurrence.body
         self.wanted = wanted
         self.initial = initial
@@ -119,19 +127,31 @@ class Derivation:
 
     def run(self) -> Derived:
         """The chunked form, or a loop for all states where one read takes several together."""
-        forms = normal_forms(self.recurrence)
+        forms = [each for form in normal_forms(self.recurrence) for each in self._of_few_rows(form)]
         try:
             return self._in_groups(forms)
         except StateNeeded:
             apart = reads_apart(self.recurrence)
             if apart is not self.recurrence:
-                found = Derivation(apart, self.captures, self.known, self.wanted, self.initial)
+                found = Derivation(
+                    apart, self.captures, self.known, self.wanted, self.initial, self.usual
+                )
                 if not (derived := found.run()).kept:
                     return derived
             reason = "one product reads the sum of several states"
             help = "read each by itself: `A[t].T @ q + B[t].T @ q` for `(A[t] + B[t]).T @ q`"
             kept = tuple(Kept(form.states, reason, help, None) for form in forms)
             return Derived(None, tuple(forms), kept)
+
+    def _of_few_rows(self, form: NormalForm) -> tuple[NormalForm, ...]:
+        """A form, or where a rank of it may be more than a chunk has room for, those without."""
+        ranks = [step.rank for each in form.forms for step in each.steps if step.rank is not None]
+        few = all(self._rows(rank.size) <= MOST_OF_TOKEN for rank in ranks)
+        return (form,) if few or not form.without_ranks else form.without_ranks
+
+    def _rows(self, size: sympy.Expr) -> float:
+        known = {symbol.name for symbol in free_symbols(size)} <= {*self.usual}
+        return evaluate(size, self.usual) if known else number_interval(size, self.known).high
 
     def _in_groups(self, forms: Sequence[NormalForm]) -> Derived:
         """Group after group, then the results. Raises StateNeeded."""
@@ -286,6 +306,13 @@ class Derivation:
 
     def _matrix(self, form: NormalForm) -> None:
         """A matrix with all that it is read for."""
+        rank = form.forms[0].steps[0].rank
+        if rank is not None and self._rows(rank.size) > MOST_OF_TOKEN:
+            raise NotChunked(
+                f"`{rank.name}` is not known to be at most {MOST_OF_TOKEN}, and a token would be as"
+                " many rows of a chunk",
+                "give it a default, or write `repeat` for one key after the other",
+            )
         solves = {each.state: self._systems(form, each) for each in form.forms}
         for each in form.forms:
             self._check_reads(form, each, solves[each.state])
