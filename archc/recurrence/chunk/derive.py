@@ -151,7 +151,8 @@ class Derivation:
 
     def _rows(self, size: sympy.Expr) -> float:
         known = {symbol.name for symbol in free_symbols(size)} <= {*self.usual}
-        return evaluate(size, self.usual) if known else number_interval(size, self.known).high
+        found = evaluate(size, self.usual) if known else number_interval(size, self.known).high
+        return float(found)
 
     def _in_groups(self, forms: Sequence[NormalForm]) -> Derived:
         """Group after group, then the results. Raises StateNeeded."""
