@@ -29,6 +29,10 @@ TAPS = 4
 """How many passes a short convolution is in PyTorch, each of which reads two values."""
 
 
+SMALL = 3
+"""How many times what it moves a sum of products of values of a token takes in PyTorch: a product of
+matrices for each token, a row with a few others (82 us on an H200 where 84 MB take 20)."""
+
 CHOICE = 12
 """How many passes a choice of the largest is in PyTorch."""
 
@@ -206,7 +210,9 @@ def _moved(graph: Graph, node: Node, stream: str) -> sympy.Expr:
     if any(isinstance(graph[o].op, ir.Window) for o in node.operands):
         return TAPS * 3 * made
     read = [graph[o] for o in {*node.operands} if not isinstance(graph[o].op, ir.Noise)]
-    return sympy.Add(made, *(numbers(each.type, stream) for each in read))
+    moved = sympy.Add(made, *(numbers(each.type, stream) for each in read))
+    each_token = isinstance(node.op, ir.Contract) and len(node.operands) > 1
+    return SMALL * moved if each_token else moved
 
 
 def _is_half_of_silu(graph: Graph, node: Node) -> bool:

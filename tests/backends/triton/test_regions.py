@@ -35,7 +35,7 @@ def test_layers_of_a_kind_each_by_kernels() -> None:
     tokens leave the kernel. With dropout: what PyTorch makes of the factors of the same seeds; the
     same again with one seed of torch, checkpointed, in one graph; nothing dropped outside of
     training."""
-    own = [OWN / f"{name}.arch" for name in ("compared", "halves", "longer", "residual")]
+    own = [OWN / f"{name}.arch" for name in ("compared", "halves", "longer", "residual", "streams")]
     names = [LEARNED, *own, "moe"]
     batches = ["tokens swiglu 5 4", *(f"tokens {name} 5 4" for name in names)]
     dropped = [f"tokens {DROPPED} 5 4", f"packed {DROPPED} 4", f"drawn {DROPPED} 5 4"]
