@@ -30,8 +30,8 @@ TAPS = 4
 
 
 SMALL = 3
-"""How many times what it moves a sum of products of values of a token takes in PyTorch: a product of
-matrices for each token, a row with a few others (82 us on an H200 where 84 MB take 20)."""
+"""How many times what it moves a sum of products of a token's values takes in PyTorch: a product of
+small matrices (82 us on an H200 where 84 MB take 20)."""
 
 CHOICE = 12
 """How many passes a choice of the largest is in PyTorch."""
