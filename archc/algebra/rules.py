@@ -17,6 +17,7 @@ from archc.algebra.product import (
     is_product,
     is_sum,
 )
+from archc.dims import TIME
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
@@ -61,6 +62,46 @@ def distribute(graph: Graph, node: Node, sized: Sized = as_is) -> int | None:
             if new is not None:
                 return new
     return None
+
+
+def look_up_last(graph: Graph, node: Node) -> int | None:
+    """`sum_k q[t, k] * E[p(t, s), k]` -> `(q @ E.T)[t, p(t, s)]`: a product for each row of a
+    table, of which pairs of tokens look one up, where each would look up a row to multiply. Only
+    values of the reader are taken: in generation there are few."""
+    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+        return None
+    for side, operand in enumerate(node.operands):
+        row = graph[operand]
+        if isinstance(row.op, ir.Gather) and len(graph.users(operand)) == 1:
+            made = _rows_of_products(graph, node, side, row)
+            if made is not None:
+                return made
+    return None
+
+
+def _rows_of_products(graph: Graph, node: Node, side: int, row: Node) -> int | None:
+    """The product of a looked up row and a value that is the same for all but one of the places."""
+    (table, index), at = (graph[operand] for operand in row.operands), row.op.axis
+    ins, out = node.op.ins, dict(node.op.out)
+    labels = dict(zip(row.type.names, ins[side], strict=True))
+    pairs = [axis for axis in index.type.axes if axis.kind == "stream"]
+    alone = [axis for axis in index.type.axes if labels[axis.name] not in ins[1 - side]]
+    if len(pairs) != 2 or len(alone) != 1 or alone[0].name == TIME.name:
+        return None
+    kept = all(out.get(labels[axis.name]) == axis for axis in index.type.axes)
+    apart = {*index.type.names}.isdisjoint(table.type.names)
+    if not kept or not apart or {*labels.values()} <= {*out} or at in {*ins[0], *ins[1], *out}:
+        return None
+    taken = {**labels, at: at}
+    rows = [
+        (at, table.type.axis(at)) if x == labels[alone[0].name] else (x, a) for x, a in out.items()
+    ]
+    given = [tuple(taken[name] for name in table.type.names), ins[1 - side]]
+    operands = [table.id, node.operands[1 - side]]
+    if side:
+        given, operands = given[::-1], operands[::-1]
+    products = graph.add(ir.Contract(tuple(given), tuple(rows)), *operands)
+    return graph.add(row.op, products, index.id)
 
 
 def _built_if_cheaper(reading: Reading, plan: Plan | None) -> int | None:

@@ -12,12 +12,12 @@ from archc.algebra.merge import (
     share,
     share_captures,
 )
-from archc.algebra.rules import distribute, drop_delta, reassociate
+from archc.algebra.rules import distribute, drop_delta, look_up_last, reassociate
 from archc.ir import layer as ir
 from archc.ir.rewrite import Rule, rewrite
 
 MERGES: tuple[Rule, ...] = (share_captures, share, drop_neutral, join_constants)
-PRODUCTS: tuple[Rule, ...] = (drop_delta, distribute, reassociate)
+PRODUCTS: tuple[Rule, ...] = (drop_delta, distribute, reassociate, look_up_last)
 
 
 def simplify(layer: ir.Layer) -> ir.Layer:

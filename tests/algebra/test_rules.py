@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from archc.algebra.rules import distribute, drop_delta, reassociate
+from archc.algebra.rules import distribute, drop_delta, look_up_last, reassociate
+from archc.elaborate.elaborate import elaborate
 from archc.ir import layer as ir
+from archc.ir.rewrite import rewrite
+from archc.source import Source
+from archc.specfile import import_source
+from archc.syntax.parse import parse
 from tests.graphs import Sketch, axis, fire, layer, lines
 
 SIZES = {"H": 2, "K": 3, "V": 4, "d": 5}
@@ -201,7 +206,36 @@ def test_a_term_without_the_axis_that_is_summed_is_not_taken_apart() -> None:
     fire(distribute, model(s, y), times=0, **SIZES)
 
 
-@pytest.mark.parametrize("rule", [drop_delta, distribute, reassociate])
+PAIRS = """layer Pairs(d, H, K, w = 4):
+    input x[d]
+    param W_q, W_k[d, H, K]; R[w, H, K]
+    q = x @ W_q
+    k = x @ W_k
+    attend t - w < s <= t over H:
+        z = {}
+        y = sum[s](exp(z + q[t].T @ k[s]))
+    output y
+"""
+
+
+def tables(score: str) -> list[set[str]]:
+    """What is looked up for each pair of tokens, by the axes that its values have."""
+    tree = parse(Source("pairs", PAIRS.format(score)))
+    layer = rewrite(elaborate(tree, None, {}, import_source), [look_up_last])
+    (attend,) = (node.op for node in layer.graph if isinstance(node.op, ir.Attend))
+    return [{*n.type.names} for n in attend.body if isinstance(n.op, ir.Gather)]
+
+
+def test_a_row_that_pairs_look_up_is_multiplied_before() -> None:
+    """No pair has a number for each entry of K. Rows that are multiplied with the token read stay:
+    in generation these are all of the past. So do rows that are looked up for themselves."""
+    assert tables("q[t].T @ R[t - s]") == [{"batch", "t", "s", "H"}]
+    assert tables("R[t - s].T @ q[t]") == [{"batch", "t", "s", "H"}]
+    assert tables("k[s].T @ R[t - s]") == [{"t", "s", "H", "K"}]
+    assert tables("sum[K](R[t - s])") == [{"t", "s", "H", "K"}]
+
+
+@pytest.mark.parametrize("rule", [drop_delta, distribute, reassociate, look_up_last])
 def test_whole_numbers_are_not_algebra(rule: object) -> None:
     s = Sketch()
     at = s.add(ir.Position(axis("K")))

@@ -55,6 +55,23 @@ def back(o: Tensor, w: Tensor) -> Tensor:
     return torch.einsum("bhtv,hvd->btd", o, w)
 
 
+def test_scores_by_content_and_by_distance() -> None:
+    """Each token for itself, over the tokens of its window."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        q, k, v = (torch.einsum("btd,dhk->bthk", inputs["x"], p[f"W_{n}"]) for n in "qkv")
+        r, rows = torch.einsum("wd,dhk->whk", p["R"], p["W_r"]), []
+        for t in range(q.shape[1]):
+            seen = torch.arange(max(0, t - 3), t + 1)
+            content = torch.einsum("bhk,bshk->bhs", q[:, t] + p["u"], k[:, seen])
+            distance = torch.einsum("bhk,shk->bhs", q[:, t] + p["b"], r[t - seen])
+            weights = ((content + distance) / 3**0.5).softmax(-1)
+            rows.append(torch.einsum("bhs,bshk->bhk", weights, v[:, seen]))
+        return torch.einsum("bthk,hkd->btd", torch.stack(rows, 1), p["W_o"])
+
+    held("relative_content", reference, {"x": [2, 6, 5]}, d=5, H=2, K=3, w=4)
+
+
 def test_a_stick_that_is_broken_by_the_latest_tokens_first() -> None:
     """A value for each pair, summed between the token read and the reader."""
 
