@@ -63,7 +63,7 @@ def compiled(score: str, kind: str, wide: int = 128, packed: bool = False) -> di
     """One program on bfloat16, with the blocks that files launch it with; for batches, or for
     packed sequences."""
     if kind in CHOSEN:
-        case: Launch = launched(SCORE, 1, 64, K=wide, V=wide)
+        case: Launch = launched(SCORE, 1, 64, K=wide, V=wide, H=32)
         case.dtype = torch.bfloat16
         heads = 16 * readers_beside(8192, 16)
         blocks = choice_blocks(kind.rsplit(maxsplit=1)[-1], torch.bfloat16, heads, 64, wide)
