@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
+from archc.backends.load import load
 
 import archc
-from archc.compile import elaborated, lowered, placed
+from archc.compile import elaborated, lowered, placed, text_of
 from archc.ir import layer as ir
 from archc.source import Source
 from tests.schedule.same import check_same
@@ -33,10 +37,14 @@ BLOCKS = {
 }  # fmt: skip
 
 
-def made(**other: str) -> ir.Layer:
+def written(**other: str) -> ir.Layer:
     """A layer that chooses by the weights that it sums with."""
-    text = LAYER.format(**(BLOCKS | other))
-    return lowered(elaborated(Source("chosen.arch", text)))
+    return elaborated(Source("chosen.arch", LAYER.format(**(BLOCKS | other))))
+
+
+def made(**other: str) -> ir.Layer:
+    """The same, ready for kernels."""
+    return lowered(written(**other))
 
 
 def softmaxes(layer: ir.Layer) -> list[ir.Softmax]:
@@ -56,3 +64,13 @@ def test_a_softmax_is_made_once(layer: ir.Layer):
 def test_what_torch_makes_tells_none():
     layer = made(read="s <= t", score="q[t].T @ k[s]", values="k[s]", choice="top(n, p)")
     assert len(softmaxes(placed(layer))) == 1
+
+
+def test_totals_in_float32_meet_values_in_bfloat16():
+    """The file for kernels where there is no GPU: a prompt, then a token."""
+    file: Any = load(text_of(written(), "triton"), "chosen")
+    module = file.Chosen(d=8, H=2, K=4).bfloat16()
+    x = torch.randn(1, 9, 8, dtype=torch.bfloat16)
+    y, state = module(x[:, :8], return_state=True)
+    y = torch.cat([y, module(x[:, 8:], state=state)], 1)
+    assert y.dtype == torch.bfloat16 and y.isfinite().all()
