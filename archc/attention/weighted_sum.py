@@ -124,6 +124,7 @@ class WeightedSum:
     `packed`: kernels take packed sequences, which read their own tokens. `ragged`: sequences
     have first positions of their own, which kernels of few readers load; `paged`: what is read of
     a sequence lies in pages, which a table names. `span`: where the spec says it.
+    `copied`: a launch says whether the copy engine reads blocks of vectors (`COPIED`).
     `moved`: the vectors of a tree of spans whose gradients are [B, heads ..., T, K].
     `dropout`: the probability with which training sets a weight to 0, behind a softmax's total.
     `ranges`: bounds of which, beside the others, one tuple or another holds, as "visible" says."""
@@ -145,6 +146,7 @@ class WeightedSum:
     unlearned: str = ""
     packed: bool = False
     ragged: bool = False
+    copied: bool = False
     moved: tuple[str, ...] = ()
     ranges: tuple[tuple[Bound, ...], ...] = ()
     paged: bool = False

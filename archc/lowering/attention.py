@@ -26,6 +26,7 @@ from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.lowering.attention_ends import within_ends
+from archc.lowering.attention_walked import vectors
 from archc.lowering.formula import Formula, Known, Running, tile
 from archc.tile.compose import Composer, Tile, ceil_div
 from archc.tile.language import Buffer, Dim
@@ -65,11 +66,12 @@ def clean(name: str) -> str:
 @dataclass(frozen=True)
 class Tokens:
     """Some tokens of a sequence: their places in it, and where they lie in memory; of a block also
-    the place of its first one."""
+    the place of its first one, and where that lies."""
 
     place: Tile
     at: Tile
     first: Tile | None = None
+    begin: Tile | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class Sweep:
         self.seed = None if fold.dropout is None else k.buffer("seed", "i64", optional=True)
         self.base: Tile | None = None
         self.ahead: Tile | None = None
+        self.copies = False  # whether a launch says if the copy engine reads whole blocks
         self.turned = False  # whether what is summed stands with the dim of values first
         self.lengths = {READER: k.lift(self.T), READ: k.lift(self.S)}
 
@@ -268,8 +271,9 @@ class Sweep:
         own, begin = self.k.iota(letter, self.BLOCK[role]), self.begin_of(role)
         place = (first + own).named(letter)
         if begin is None:
-            return Tokens(place, place, first)
-        return Tokens(place, (begin + first).named(f"{letter}_begin") + own, first)
+            return Tokens(place, place, first, first)
+        at = (begin + first).named(f"{letter}_begin")
+        return Tokens(place, at + own, first, at)
 
     def begin_of(self, role: str) -> Tile | None:
         """Where tokens of a kind begin in memory; None if at 0."""
@@ -324,9 +328,16 @@ class Sweep:
     ) -> Known:
         """A source at some tokens: a vector in the dtype of the data, else a number, or a truth
         value."""
-        where = [*masks]
-        where += [self.inside[source.dim.name]] if source.dim is not None else []
-        buffer = self.buffers[source.name]
+        buffer, where = self.buffers[source.name], [*masks]
+        if source.dim is not None:
+            if tokens is not None and not apart:
+
+                def at(place: Tile) -> list[Tile | int]:
+                    return self.index(source, Tokens(place, place))
+
+                found = vectors(self, buffer, at, tokens, source.dim, masks)
+                return found.named(f"b_{source.name}")
+            where.append(self.inside[source.dim.name])
         if not source.summed:
             index = self.index(source, tokens)
             found = self.k.load(buffer, *index, where=where, wide=False, apart=apart)
@@ -406,32 +417,6 @@ class Sweep:
         positions |= {names[role]: self.position(role, at.place) for role, at in known.items()}
         pairs = (self.rows, self.columns)
         return Formula(self.k, graph, inputs, positions, self.numbers, pairs)
-
-    def looked_up(self, inputs: dict[str, Known], walked: Tokens, apart: bool) -> dict[str, Known]:
-        """The inputs of pairs, with tables read at the index of each; `apart`: not blocks ahead."""
-        found = dict(inputs)
-        for lookup in self.fold.lookups:
-            formula = self.formula(self.fold.pairs, found, walked)
-            at = formula.value(self.fold.pairs.outputs[lookup.index])
-            at = at.over(self.rows, self.columns).named("at")
-            source = self.fold.source(lookup.table)
-            assert source.table is not None
-            length = self.N[source.table.name]
-            address = (self.buffers[source.name], *self.index(source, None, 0, at))
-            there = (at >= 0) & (at < length)
-            found[lookup.name] = self._read(address, there, length if apart else None)
-        return found
-
-    def _read(self, address: Sequence[Any], there: Tile, length: Any) -> Tile:
-        """A load; with a length above 0, in a branch that is always taken, as Triton would make it
-        blocks ahead, through shared memory that takes the place of another program."""
-        if length is None:
-            return self.k.load(*address, where=[there])
-        with self.k.branch(self.k.lift(length) > 0) as taken:
-            taken.give(self.k.load(*address, where=[there]))
-        with self.k.otherwise(taken) as never:
-            never.give(self.k.full(0.0, self.rows, self.columns))
-        return taken.results[0]
 
     def of_first(self, x: Tile) -> Tile:
         """A number of each token held, at the first place of a block that is walked, and 0 at the

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens
 from archc.lowering.attention_dropout import kept
+from archc.lowering.attention_walked import looked_up
 from archc.lowering.formula import tile
 from archc.tile.compose import Tile
 from archc.tile.language import Buffer, Program
@@ -17,6 +18,8 @@ from archc.tile.unread import swept
 def forward(fold: WeightedSum, name: str = "attend") -> Program:
     """o, and of a softmax the log of the sum of weights of each reader and head, for gradients."""
     w = Sweep(fold, name, "A block of readers walks the tokens that they read.", READER, 8, 3)
+    # beside running sums in shared memory, there is room for one program less
+    w.copies = fold.copied and not any(s.summed or s.table for s in fold.sources)
     values = fold.source(fold.values) if fold.values else None
     o = w.made_of("o", values)
     lse = w.made("lse", READER, None) if fold.softmax else None
@@ -50,7 +53,7 @@ def summed(
     def turn(s: Tokens, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
         in_s = w.inside_of(s, READ)
         other = w.loaded(READ, s, [in_s] if masked else [])
-        inputs = w.looked_up(w.sided({**fixed, **mine, **other}, masked), s, apart=True)
+        inputs = looked_up(w, w.sided({**fixed, **mine, **other}, masked), s)
         inputs |= w.products(mine, other)
         formula = w.formula(fold.pairs, inputs, s)
         score = formula.value(fold.pairs.outputs["score"]).named("score")

@@ -20,6 +20,7 @@ from archc.ir import layer as ir
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens, clean
 from archc.lowering.attention_dropout import kept
+from archc.lowering.attention_walked import looked_up, vectors
 from archc.lowering.formula import Formula, Known, tile
 from archc.tile.compose import Tile, ceil_div
 from archc.tile.language import Buffer, Dim, Program
@@ -106,18 +107,20 @@ class Gradient(Sweep):
                 return found.named(f"b_{buffer.name}")
             return self.k.where(found.equals(NEVER), 0.0, found).named("b_lse")
         assert self.values is not None and self.values.dim is not None
-        dim = self.values.dim.name
-        index = [self.b, t.at, *heads, self.places[dim]]
-        where = [*masks, self.inside[dim]]
-        return self.k.load(buffer, *index, where=where, wide=False).named(f"b_{buffer.name}")
+        dim = self.values.dim
+
+        def index(at: Tile) -> list[Tile | int]:
+            return [self.b, at, *heads, self.places[dim.name]]
+
+        return vectors(self, buffer, index, t, dim, masks).named(f"b_{buffer.name}")
 
     def pairs_of(
         self, walked: Tokens, masked: bool, other: dict[str, Known], readers: dict[str, Tile]
     ) -> tuple[Tile, dict[str, Tile]]:
         """The weights of a block of pairs, and the gradient of each input of the score."""
         k, fold = self.k, self.fold
-        inputs = {**self.fixed, **self.own, **other, **self.products(self.own, other)}
-        inputs = self.looked_up(self.sided(inputs, masked), walked, apart=False)
+        inputs = self.sided({**self.fixed, **self.own, **other}, masked)
+        inputs = looked_up(self, inputs, walked) | self.products(self.own, other)
         formula = self.formula(fold.pairs, inputs, walked)
         score = formula.value(fold.pairs.outputs["score"]).over(self.rows, self.columns)
         score = score.named("score")
@@ -362,6 +365,7 @@ def by_tokens(fold: WeightedSum, name: str = "attend_gradient_of_tokens") -> Pro
     """The gradients of what is of the token read, for each head of the pairs."""
     w = Gradient(fold, name, "Gradients of tokens read: a block of them walks its readers.",
                  READ, 8, 2)  # fmt: skip
+    w.copies = fold.copied
     return gradient_of_tokens(w)
 
 

@@ -349,11 +349,17 @@ class Composer:
         self, buffer: lang.Buffer, *start: Tile | Number, wide: bool = False, **dims: lang.Dim
     ) -> Tile:
         """A block of a buffer from a first index of each axis on, by the copy engine."""
+        made = self.load_block_where("", buffer, *start, **dims)
+        return made.to("f32") if wide else made
+
+    def load_block_where(
+        self, chosen: str, buffer: lang.Buffer, *start: Tile | Number, **dims: lang.Dim
+    ) -> Tile:
+        """The same in a branch on a constant, in the buffer's dtype."""
         places = self._places(buffer, start)
         kept = tuple((axis, dims[axis]) for axis, _ in buffer.axes if axis in dims)
         type = lang.Type(buffer.dtype, tuple(dim for _, dim in kept))
-        made = self.put(lang.LoadBlock(buffer, kept), *places, type=type, name=buffer.name)
-        return made.to("f32") if wide else made
+        return self.put(lang.LoadBlock(buffer, kept, chosen), *places, type=type, name=buffer.name)
 
     def store(
         self,

@@ -327,10 +327,13 @@ class Store:
 class LoadBlock:
     """Read a block of a buffer through a descriptor (the copy engine of newer GPUs): operands are
     the first index of each axis. Axes in `dims` get a tile dim; the others one index. Places beyond
-    the buffer's size are 0. The last axis is contiguous, and is one of them."""
+    the buffer's size are 0. The last axis is contiguous, and is one of them. `chosen`: the constant
+    of the program that is 1 where the branch is taken in which it stands: a descriptor of memory
+    that the engine cannot read would be an error."""
 
     buffer: Buffer
     dims: tuple[tuple[str, Dim], ...]
+    chosen: str = ""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ class FoldTrial:
     inputs: dict[str, Tensor]
     dtype: torch.dtype = torch.float64
     block: int = 16
+    copied: int = 0
 
     @property
     def wide(self) -> torch.dtype:
@@ -104,7 +105,7 @@ class FoldTrial:
         """The constants of every program of the fold."""
         found: dict[str, int | str] = {"IO": DTYPES[self.dtype], "PRECISION": "ieee"}
         found["SHARED"] = DTYPES[self.wide]
-        found |= {"BLOCK_T": self.block, "BLOCK_S": self.block}
+        found |= {"BLOCK_T": self.block, "BLOCK_S": self.block, "COPIED": self.copied}
         for source in self.fold.sources:
             if source.dim is not None:
                 length = int(evaluate(source.dim.size, self.known))

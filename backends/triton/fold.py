@@ -107,7 +107,7 @@ class FoldFunction(AttendFunction):
             return SlotOp(file, replace(fold, paged=bool(self.table), dropout=None), title)
         if fold.choice is not None:
             return ChoiceOp(file, fold, title)
-        fold = fold if self.many else replace(fold, dropout=None)
+        fold = replace(fold, copied=True) if self.many else replace(fold, dropout=None)
         return FoldOp(file, fold, title, self.op.decode is None, self.many)
 
     def _test(self) -> str:

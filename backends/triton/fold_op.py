@@ -18,7 +18,7 @@ from archc.lowering.attention import BLOCKS, BORDERS, clean, numbers_of
 from archc.lowering.attention_forward import forward
 from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens
 from archc.lowering.attention_heads import by_parts, joined, turned
-from archc.tile.language import Buffer, Program
+from archc.tile.language import Buffer, LoadBlock, Program, statements
 
 LOCALS = (
     "B", "S", "data", "shared", "o", "lse", "d_o", "d_lse", "delta", "output", "inputs", "given",
@@ -173,7 +173,7 @@ class FoldOp:
         wanted = {symbol.name: sizes[symbol.name] for symbol in program.sizes}
         constants = {"IO": "data", "PRECISION": precision}
         constants |= {"BLOCK_T": "rows", "BLOCK_S": "columns", "SHARED": "shared"}
-        constants["ENTRY"] = "entry"
+        constants |= {"ENTRY": "entry", "COPIED": self._copied(program)}
         constants |= {"BLOCK_PARTS": "block_of(parts)", "BLOCK_PAGE": "PAGE"}
         for name in program.constants:
             if name not in constants:
@@ -182,6 +182,12 @@ class FoldOp:
         constants = {name: constants[name] for name in program.constants}
         launch = ProgramLaunch(buffers, wanted, constants, options=options)
         write_program(self.file, writer, program, launch)
+
+    def _copied(self, program: Program) -> str:
+        """Whether the copy engine reads the blocks of vectors that a program walks."""
+        blocks = (s.op for s in statements(program.body) if isinstance(s.op, LoadBlock))
+        read = dict.fromkeys(self._named(op.buffer) for op in blocks)
+        return f"int(are_copied({', '.join(read)}))"
 
     def _named(self, buffer: Buffer) -> str:
         """How a buffer is called in the functions of the op."""
@@ -199,7 +205,7 @@ class FoldOp:
 
     def _program(self, make: Make, suffix: str) -> Program:
         few = make in (by_parts, turned, joined)  # nothing is dropped by kernels of few readers
-        fold = replace(self.fold, dropout=None) if few else self.fold
+        fold = replace(self.fold, dropout=None, copied=False) if few else self.fold
         return make(fold, f"{self.title}{suffix}_kernel")
 
     def _forward(self) -> None:

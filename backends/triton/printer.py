@@ -132,15 +132,19 @@ class Printer(Names):
 
     def descriptors(self) -> Iterator[str]:
         """Descriptors of the buffers that are read in blocks, each made once."""
-        for op, name in self.names.copies.items():
+        indent, branch = INDENT, ""
+        for op, name in sorted(self.names.copies.items(), key=lambda each: each[0].chosen):
+            if op.chosen != branch:
+                indent, branch = INDENT * 2, op.chosen
+                yield f"{INDENT}if {branch} > 0:"
             sizes, blocks = dict(op.buffer.axes), dict(op.dims)
             order = _blocked_last(op)
             shape = ", ".join(size_text(sizes[axis]) for axis in order)
             strides = ", ".join([*(self._stride(op.buffer, axis) for axis in order[:-1]), "1"])
             block = ", ".join(size_text(blocks[a].length) if a in blocks else "1" for a in order)
-            yield f"{INDENT}{name} = tl.make_tensor_descriptor("
-            yield f"{INDENT * 2}{pointer(op.buffer)}, [{shape}], [{strides}], [{block}]"
-            yield f"{INDENT})"
+            yield f"{indent}{name} = tl.make_tensor_descriptor("
+            yield f"{indent}{INDENT}{pointer(op.buffer)}, [{shape}], [{strides}], [{block}]"
+            yield f"{indent})"
 
     def block(self, block: lang.Block, depth: int = 1) -> Iterator[str]:
         """The lines of a block."""
@@ -173,16 +177,25 @@ class Printer(Names):
             arguments = body.arguments[1 if isinstance(statement.op, lang.For) else 0 :]
             yield from self._body(body, arguments, depth + 1)
         if isinstance(statement.op, lang.If) and not statement.op.fields:
-            yield from self._body(statement.blocks[0], statement.results, depth + 1)
-            if statement.blocks[1].statements or statement.results:
+            first, second = statement.blocks
+            yield from self._way(first, statement.results, depth + 1)
+            if second.statements or statement.results:
                 yield f"{INDENT * depth}else:"
-                yield from self._body(statement.blocks[1], statement.results, depth + 1)
+                yield from self._way(second, statement.results, depth + 1)
+
+    def _way(self, block: lang.Block, results: Sequence[lang.Value], depth: int) -> Iterator[str]:
+        """The lines of one way of a branch: what it makes to give alone has the result's name."""
+        made = {value for statement in block.statements for value in statement.results}
+        for result, value in zip(results, block.yields, strict=True):
+            if value in made and self.uses[value] == 1:
+                self.texts.setdefault(value, self.name(result))
+        yield from self._body(block, results, depth)
 
     def _body(self, block: lang.Block, targets: Sequence[lang.Value], depth: int) -> Iterator[str]:
         """The lines of a block, and then what it yields by other names."""
         lines = [*self.block(block, depth)]
         pairs = zip(targets, block.yields, strict=True)
-        changed = [(self.name(a), self.name(b)) for a, b in pairs if a is not b]
+        changed = [(self.name(a), self.name(b)) for a, b in pairs if self.name(a) != self.name(b)]
         if changed:
             left, right = (", ".join(side) for side in zip(*changed, strict=True))
             lines.append(f"{INDENT * depth}{left} = {right}")
@@ -424,9 +437,15 @@ def _store(p: Printer, s: lang.Statement) -> Iterator[str]:
 
 def _load_block(p: Printer, s: lang.Statement) -> Iterator[str]:
     starts = dict(zip((axis for axis, _ in s.op.buffer.axes), s.operands, strict=True))
-    at = ", ".join(f"tl.cast({p.name(starts[axis])}, tl.int32)" for axis in _blocked_last(s.op))
+    at = ", ".join(_at(p, starts[axis]) for axis in _blocked_last(s.op))
     shape = shape_text(s.results[0].type)
     return p.let(s, f"{p.names.copies[s.op]}.load([{at}]).reshape{shape}")
+
+
+def _at(p: Printer, start: lang.Value) -> str:
+    """Where a block begins along an axis, in 32 bits."""
+    known = start.type.dtype == "i32"
+    return p.name(start) if known else f"tl.cast({p.name(start)}, tl.int32)"
 
 
 def _atomic(p: Printer, s: lang.Statement) -> Iterator[str]:

@@ -79,7 +79,8 @@ def compiled(score: str, kind: str, wide: int = 128, packed: bool = False) -> di
         fold = replace(case.fold, ragged=True, paged=kind == "pages")
         options = by_addresses(options) if fold.paged else options
         return assembled_for(by_parts(fold), case, rows, columns, options, packed=True)
-    program = PROGRAMS[kind](replace(case.fold, packed=True))
+    case = replace(case, copied=1)
+    program = PROGRAMS[kind](replace(case.fold, packed=True, copied=kind != "parts"))
     return assembled_for(program, case, rows, columns, options, packed)
 
 

@@ -64,6 +64,15 @@ SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
         {"q": (2, 70, 4, 20), "k": (2, 81, 2, 20), "v": (2, 81, 2, 24)},
         {"p": 0.3, "training": True},
     ),
+    "capped_attention, copied": (
+        {"q": (2, 70, 4, 20), "k": (2, 150, 2, 20), "v": (2, 150, 2, 20)}, {"cap": 3.0},
+    ),
+    "fox, copied": (
+        {"q": (1, 80, 2, 20), "k": (1, 181, 2, 20), "v": (1, 181, 2, 20), "f": (1, 181, 2)}, {},
+    ),
+    "window_attention, copied": (
+        {"q": (1, 70, 4, 20), "k": (1, 195, 2, 20), "v": (1, 195, 2, 20), "sink": (4,)}, {"w": 99},
+    ),
     "biased, packed": ({**dict.fromkeys("qkv", (1, 40, 2, 20)), "b": (40, 2)}, {}),
 }  # fmt: skip
 """What the function of an attend is given: shapes of tensors, and further numbers."""
@@ -136,6 +145,8 @@ def compared(spec: str) -> dict[str, float]:
     layer = (archc.parse(TEXTS[title]) if title in TEXTS else archc.load(title)).layer
     module: Any = loaded(text_of(layer, "triton"), title)
     packed = way == "packed"
+    if way in ("copied", "packed"):  # by descriptors
+        module.are_copied = lambda *given: True
     if way == "few":
         module.processors_of = lambda device: 4  # parts for it
     if title == "dropped":

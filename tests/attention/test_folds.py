@@ -80,14 +80,29 @@ def test_a_sink_that_takes_nothing_of_readers_that_read_nothing():
     assert case.forward()["o"].isfinite().all()
 
 
-def test_a_nan_stays_in_its_packed_sequence():
+@pytest.mark.parametrize("copied", [0, 1])
+def test_a_nan_stays_in_its_packed_sequence(copied: int):
     text, _ = SCORES["forgetting"]
     case = packed(text, (0, 5, 20, 37), **SIZES)
+    case = replace(case, fold=replace(case.fold, copied=True), copied=copied)
     given = case.sources()
     for x in given.values():
         x[:, 5:20] = torch.nan
     o = case.interpreted(forward(case.fold), given)["o"]
     assert o[:, 5:20].isnan().all() and o[:, :5].isfinite().all() and o[:, 20:].isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["two products", "some of the past"])
+def test_the_copy_engine_reads_whole_blocks(name: str):
+    text, sizes = SCORES[name]
+    case = launch(text, 50, **SIZES, **sizes)
+    replace(case, fold=replace(case.fold, copied=True), copied=1).check()
+
+
+def test_the_copy_engine_reads_whole_blocks_of_packed_sequences():
+    text, sizes = SCORES["window, sink"]
+    case = packed(text, BORDERS, **SIZES, **sizes)
+    replace(case, fold=replace(case.fold, copied=True), copied=1).check()
 
 
 def test_programs_for_packed_sequences_do_batches_too():
