@@ -96,10 +96,10 @@ class ChunkForm:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def rows_of_token(form: ChunkForm, sizes: Mapping[str, Number] = MappingProxyType({})) -> int:
+def rows_of_token(graph: Graph, sizes: Mapping[str, Number] = MappingProxyType({})) -> int:
     """The rows that a token has in a chunk: several where it takes several steps, or writes at a
     rank. As many as the fewest tokens have room for where `sizes` do not say."""
-    axes = {axis for node in form.forward for axis in node.type.axes if axis.kind == "dim"}
+    axes = {axis for node in graph for axis in node.type.axes if axis.kind == "dim"}
     counts = [axis.size / CHUNK for axis in axes if axis.size.has(CHUNK)]
     return max((_rows(each, sizes) for each in counts if not each.has(CHUNK)), default=1)
 
@@ -109,6 +109,12 @@ def _rows(count: sympy.Expr, sizes: Mapping[str, Number]) -> int:
     return int(evaluate(count, sizes)) if known else MOST_ROWS // FEWEST_TOKENS
 
 
+def tokens_of_rows(graph: Graph, sizes: Mapping[str, Number] = MappingProxyType({})) -> int:
+    """The most tokens, a power of 2, that have at most `MOST_ROWS` rows."""
+    most = max(FEWEST_TOKENS, MOST_ROWS // rows_of_token(graph, sizes))
+    return 1 << (most.bit_length() - 1)
+
+
 def usual_tokens(form: ChunkForm, sizes: Mapping[str, Number] = MappingProxyType({})) -> int:
     """The tokens of a chunk where nobody says: a power of 2, with at most `MOST_ROWS` rows, or
     `SCANNED_ROWS` where a scan begins with the state before its chunk."""
@@ -116,8 +122,7 @@ def usual_tokens(form: ChunkForm, sizes: Mapping[str, Number] = MappingProxyType
     scans = [node for node in graph if isinstance(node.op, Scan) and node.op.matrix is None]
     if any(graph[node.operands[2]].type.axes for node in scans):
         return SCANNED_ROWS
-    most = max(FEWEST_TOKENS, MOST_ROWS // rows_of_token(form, sizes))
-    return 1 << (most.bit_length() - 1)
+    return tokens_of_rows(graph, sizes)
 
 
 def start(state: str) -> str:

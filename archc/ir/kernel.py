@@ -171,7 +171,7 @@ def warps(kernel: Kernel, read: Iterable[Type], parts: bool) -> int:
         return 8 if kernel.exact or kernel.graph[kernel.walk].op.reverse else 4
     grid = {axis.name for axis in kernel.grid}
     dims = [[a for a in type.axes if a.kind == "dim" and a.name not in grid] for type in read]
-    states = [axes for axes in dims if sum(axis.size != ck.CHUNK for axis in axes) > 1]
+    states = [axes for axes in dims if sum(not axis.size.has(ck.CHUNK) for axis in axes) > 1]
     divided = bool(kernel.in_parts) and _multiplies(kernel)
     large = len(states) > 1 and kernel.blocked is None
     return 8 if large or parts or divided else 4

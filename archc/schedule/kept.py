@@ -16,8 +16,8 @@ from archc.schedule.levels import PAIRED, Levels
 from archc.schedule.row_scales import enters
 from archc.schedule.widths import Widths
 
-ROWS, DIM = 64, 128
-"""Bytes are compared for chunks of this many tokens, and dims of this size."""
+DIM = 128
+"""The size of the dims for which bytes are compared."""
 
 BYTES = {NARROW: 2, WIDE: 4}
 
@@ -31,6 +31,7 @@ class Kept:
 
     def __init__(self, graph: Graph, levels: Levels, heads: Collection[str]) -> None:
         self.graph, self.levels, self.heads = graph, levels, heads
+        self.tokens = ck.tokens_of_rows(graph)
         self.widths = Widths(graph, levels, heads)
         self._ids: set[int] = set()
         self._asked: set[tuple[int, int]] = set()
@@ -203,7 +204,7 @@ class Kept:
         if axis.kind == "batch":
             return 1
         if axis.kind == "stream":
-            return 1 if axis.size.has(ck.CHUNK) else ROWS
-        size = axis.size.subs(ck.CHUNK, ROWS)
+            return 1 if axis.size.has(ck.CHUNK) else self.tokens
+        size = axis.size.subs(ck.CHUNK, self.tokens)
         size = size.subs(dict.fromkeys(size.free_symbols, DIM))
         return int(size) if isinstance(size, sympy.Integer) else DIM

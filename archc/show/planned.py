@@ -208,7 +208,7 @@ def _chunk(
         return asked, "as asked for"
     room, usual = chunk_for(cut, sizes, wanted.dtype, budget), usual_tokens(form, sizes)
     if usual < CHUNKS[0] and usual <= room:
-        rows = rows_of_token(form, sizes)
+        rows = rows_of_token(form.forward, sizes)
         return usual, f"a token has {rows} rows, so that a triangle of them has {usual * rows}"
     chunk = min(room, usual)
     if chunk == CHUNKS[0]:

@@ -136,7 +136,7 @@ def sums_gates(kernel: Kernel) -> bool:
 def solves(kernel: Kernel) -> bool:
     """Whether a kernel inverts the system of a chunk: its products wait for each other."""
     made = (n for n in made_here(kernel) if isinstance(n.op, ck.Inverse))
-    return kernel.walk is None and any(n.type.axis(n.op.row).size == ck.CHUNK for n in made)
+    return kernel.walk is None and any(n.type.axis(n.op.row).size.has(ck.CHUNK) for n in made)
 
 
 def is_launched_twice(program: Program) -> bool:
