@@ -11,7 +11,7 @@ import archc
 from archc.compile import for_kernels, lowered, prepared, with_epilogues
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.kernel import NARROW, SUMMED, WIDE, Kernels, made_here
+from archc.ir.kernel import NARROW, SUMMED, WIDE, Kernels, made_here, warps
 from archc.schedule import decisions
 from archc.schedule.gate_sums import with_sums
 from archc.schedule.outer import with_sums_of_rows
@@ -352,3 +352,19 @@ def test_walks_that_correct_rows_and_load_little_have_fewer_columns() -> None:
     assert found["delta", "forward"] == [32]
     assert {most for key, each in found.items() if key[0] != "delta" for most in each} == {64}
     assert found["delta", "gradient"] == found["delta", "inference"] == [64]
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_steps_of_a_token_are_rows_of_its_chunk(steps: int) -> None:
+    """So a system among them is solved by as many warps as any, of scores that are in memory: of
+    three steps rows are 48, for which those take fewer bytes than what they are products of."""
+    layer = for_kernels(lowered(archc.load("gated_delta_product", n=steps).layer))
+    (op,) = (n.op for n in layer.graph if isinstance(n.op, ir.Recurrence))
+    graph = prepared(op.chunked.forward, op.heads)
+    made = partition(graph, "memory", op.stream, op.heads, {}).kernels
+    (solve,) = (each for each in made if "saved.inverse" in each.stores)
+    read = {o for node in made_here(solve) for o in node.operands} & {*solve.loads}
+    axes = [graph[id].type.names[-2:] for id in read]
+    assert ("u", "u'") in axes and ("u", "K") not in axes
+    matrices = [node.type for node in graph if node.type.names[-2:] == ("u", "K")]
+    assert matrices and warps(solve, matrices, False) == 4
