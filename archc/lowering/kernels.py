@@ -90,7 +90,8 @@ class _Kernel:
                 refused = self._store_all()
         if refused is not None:
             return refused
-        v, program = self.v, swept(early(alike(self.v.k.done())))
+        v, made = self.v, alike(self.v.k.done())
+        program = swept(early(made, self.kernel.walk is not None))
         program = replace(program, buffers=tuple(sorted(program.buffers, key=v.is_table)))
         names = {buffer.name: name for name, buffer in v.tensors.items()}
         nodes = {buffer.name: v.nodes[name] for name, buffer in v.tensors.items()}

@@ -9,6 +9,10 @@
 
 A compiler copies what lies side by side to shared memory turns ahead. It cannot copy numbers of 16
 bits that lie apart, as one number a head of every token does, and a turn would wait for memory.
+
+In a loop that does not say how far ahead it loads, a compiler copies the factors of products alone
+ahead. All vectors and numbers of a turn are loaded at its start then: where they stand between
+products, the turn would wait for each of them.
 """
 
 from __future__ import annotations
@@ -19,10 +23,23 @@ from dataclasses import dataclass, replace
 from archc.tile import language as lang
 
 
-def early(program: lang.Program) -> lang.Program:
-    """The program whose loops that load ahead do so of vectors that lie apart in memory as well."""
-    body = _block(program.body, _Names(program))
+def early(program: lang.Program, walks: bool = False) -> lang.Program:
+    """The program whose loops that load ahead do so of vectors that lie apart in memory as well;
+    and all loops outside others, if it `walks`."""
+    names = _Names(program)
+    body = _block(program.body, names)
+    if walks:
+        made = [
+            part for each in body.statements
+            for part in (_Loop(each, names, True).rewritten() if _is_plain(each) else [each])
+        ]  # fmt: skip
+        body = lang.Block(body.arguments, made, body.yields)
     return replace(program, body=body)
+
+
+def _is_plain(statement: lang.Statement) -> bool:
+    """Whether a statement is a loop that does not say how far ahead it loads."""
+    return isinstance(statement.op, lang.For) and statement.op.ahead is None
 
 
 class _Names:
@@ -64,10 +81,12 @@ def _loads_ahead(statement: lang.Statement) -> bool:
 
 @dataclass
 class _Loop:
-    """A loop over `start`, ..., `stop - 1`."""
+    """A loop over `start`, ..., `stop - 1`; `first`: its other vectors are loaded at the start of a
+    turn."""
 
     loop: lang.Statement
     names: _Names
+    first: bool = False
 
     def __post_init__(self) -> None:
         (self.body,) = self.loop.blocks
@@ -79,14 +98,16 @@ class _Loop:
     def rewritten(self) -> list[lang.Statement]:
         """The statements before the loop, and the loop."""
         loads = [each for each in self.body.statements if self._is_early(each)]
-        if not loads:
+        begun = self._begun(loads) if self.first else []
+        if not loads and not begun:
             return [self.loop]
         before, first = self._copied(loads, self.start, [])
         ahead, following = self._copied(loads, *self._next())
-        rest = [each for each in self.body.statements if each not in loads]
+        rest = [each for each in self.body.statements if each not in (*loads, *begun)]
         arrived = tuple(load.results[0] for load in loads)
         body = lang.Block(
-            (*self.body.arguments, *arrived), [*ahead, *rest], (*self.body.yields, *following)
+            (*self.body.arguments, *arrived), [*ahead, *begun, *rest],
+            (*self.body.yields, *following),
         )
         left = tuple(self.names.like(value) for value in arrived)
         return [
@@ -108,6 +129,17 @@ class _Loop:
         last = statement.operands[len(op.buffer.axes) - 1]
         apart = len(statement.results[0].type.dims) == 1 and not last.type.dims
         return apart and self._needed([statement]) is not None
+
+    def _begun(self, early: Sequence[lang.Statement]) -> list[lang.Statement]:
+        """The other loads of vectors and numbers, after what they need, in order."""
+        loads = [
+            each for each in self.body.statements
+            if isinstance(each.op, lang.Load) and each.op.buffer not in self.written
+            and each not in early and len(each.results[0].type.dims) < 2
+            and self._needed([each]) is not None
+        ]  # fmt: skip
+        needed = self._needed(loads) or []
+        return [each for each in self.body.statements if each in loads or each in needed]
 
     def _needed(self, loads: Sequence[lang.Statement]) -> list[lang.Statement] | None:
         """The statements of a turn that places and masks are made by, in order; None if one of them

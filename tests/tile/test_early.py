@@ -69,3 +69,38 @@ def test_what_lies_apart_is_loaded_first_and_a_turn_early() -> None:
 def test_what_a_turn_writes_is_read_in_its_turn() -> None:
     assert loads_in_loops(early(program(written=True))) == [1, 2]
     assert not [s for s in early(program(written=True)).body.statements if isinstance(s.op, Load)]
+
+
+def plain(backward: bool = False) -> Program:
+    """Rows of numbers, each times what was added so far and two numbers of the turn, of which one
+    is loaded behind the rows; the loop does not say how far ahead it loads."""
+    k = Composer("scaled", "y = the sum over turns of rows scaled by numbers of each turn.")
+    (T,) = k.sizes("T")
+    (N,) = k.lengths("N")
+    x, y = k.buffer("x", t=T, c=N), k.buffer("y", c=N)
+    w, s = k.buffer("w", "bf16", strided=True, t=T, h=HEADS), k.buffer("s", t=T)
+    c, r = k.iota("c", N), k.iota("r", ROWS)
+    count = k.lift((T + ROWS - 1) // ROWS)
+    with k.loop(0, count, k.full(0.0, *c.dims), index="n") as turn:
+        n = count - 1 - turn.index if backward else turn.index
+        t = n * ROWS + r
+        weight = k.load(w, t, 1, where=(t < T,))
+        rows = k.load(x, t, c, where=(t < T,)) * weight
+        scale = k.load(s, t, where=(t < T,))
+        turn.next(turn.carried[0] + (rows * scale).sum("r"))
+    k.store(y, c, value=turn.results[0])
+    return k.done()
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("tokens", [0, 3, 9])
+def test_vectors_of_a_plain_walk_are_loaded_before_its_rows(tokens: int, backward: bool) -> None:
+    made = early(plain(backward), walks=True)
+    assert not verify(made)
+    assert loads_in_loops(plain(backward)) == [1, 2, 1] == loads_in_loops(early(plain(backward)))
+    assert loads_in_loops(made) == [1, 1, 2]
+    x, s = torch.randn(tokens, 5, dtype=torch.float64), torch.randn(tokens, dtype=torch.float64)
+    w = torch.randn(tokens, HEADS, dtype=torch.float64)
+    tensors = {"x": x, "w": w, "s": s, "y": torch.full((5,), torch.nan, dtype=torch.float64)}
+    run(made, tensors, {"T": tokens}, {"N": 5}, exact=True)
+    torch.testing.assert_close(tensors["y"], (w[:, 1:2] * s[:, None] * x).sum(0))
