@@ -161,7 +161,7 @@ def test_nothing_spills_where_the_plan_promised_none(spec: str) -> None:
     made = {code.name: code.stack for _, code in all_machine_code([case])}
     names = promised(case) & made.keys()
     limited = {each.name for each in launches_of(case) if "maxnreg" in each.options}
-    assert len(names) >= 4
+    assert len(names) >= 3
     assert {name: made[name] for name in names - limited if made[name]} == {}
     assert all(made[name] <= 4 * SPILLED for name in names & limited)  # for one more program
 
