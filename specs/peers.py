@@ -77,9 +77,11 @@ def unguarded(place: Place) -> Callable[..., Any]:
 
 
 def kda_from_layer(inputs: Inputs, final: bool, borders: Tensor | None = None) -> Made:
-    """fla's as its layer calls it: norms of keys and queries, gates and rates are made inside."""
+    """fla's as its layer calls it: norms of keys and queries, gates and rates are made inside. The
+    silu before them is its convolutions' there, and PyTorch's here."""
     o, state = function("fla.ops.kda:chunk_kda")(
-        *(inputs[name] for name in ("q", "k", "v", "log_alpha", "beta")),
+        *(F.silu(inputs[name]) for name in ("q", "k", "v")),
+        inputs["log_alpha"], inputs["beta"],
         A_log=inputs["A_log"], dt_bias=inputs["dt_bias"].flatten(), use_gate_in_kernel=True,
         use_qk_l2norm_in_kernel=True, use_beta_sigmoid_in_kernel=True, output_final_state=final,
         cu_seqlens=borders,

@@ -146,14 +146,21 @@ def whole_calls(job: Job, tokens: int) -> Calls:
     return make
 
 
-def errors_of_ours(job: Job) -> tuple[int, dict[str, dict[str, float]]]:
+Errors = Mapping[str, Mapping[str, float]]
+"""How far values are from float64, by what is timed and by name."""
+
+LEAST = 32
+"""Tokens of which errors are taken whatever room there is."""
+
+
+def errors_of_ours(job: Job) -> tuple[int, Errors, Errors]:
     """How far our layer's output and the gradient of each input are from float64, at one sequence
-    of few tokens; how many, by what is timed. Half as many, and half of these, where float64 in
-    PyTorch has no room."""
+    of few tokens, and how far those of PyTorch are in the same dtype; how many tokens. Half as
+    many, and half of these, where float64 in PyTorch has no room."""
     tokens = few(job.shape[1])
     while True:
         try:
-            return tokens, _errors_at(job, tokens)
+            return tokens, *_errors_at(job, tokens)
         except torch.OutOfMemoryError:
             if tokens < LEAST:
                 raise
@@ -161,26 +168,46 @@ def errors_of_ours(job: Job) -> tuple[int, dict[str, dict[str, float]]]:
         tokens //= 2
 
 
-LEAST = 32
-"""Tokens of which errors are taken whatever room there is."""
-
-
-def _errors_at(job: Job, tokens: int) -> dict[str, dict[str, float]]:
+def _errors_at(job: Job, tokens: int) -> tuple[Errors, Errors]:
+    """The errors of ours, and of PyTorch in the same dtype with the same weights and inputs."""
     dtype = DTYPES[job.dtype]
-    ours, exact = module_of(job, OURS, dtype), module_of(job, EAGER, torch.float64)
+    ours, eager, exact = (
+        module_of(job, name, kind)
+        for name, kind in ((OURS, dtype), (EAGER, dtype), (EAGER, torch.float64))
+    )
+    eager.load_state_dict(ours.state_dict())
     exact.load_state_dict({name: x.double() for name, x in ours.state_dict().items()})
-    given = drawn(job, 1, tokens, dtype)
-    found: list[list[Tensor]] = []
+    given, found = drawn(job, 1, tokens, dtype), list[list[Tensor]]()
     slope: Tensor | None = None
-    for module, to in ((exact, torch.float64), (ours, dtype)):
+    for module, to in ((exact, torch.float64), (ours, dtype), (eager, dtype)):
         leaves = {name: x.to(to, copy=True).requires_grad_() for name, x in given.items()}
         made = run_of(module, True)(leaves)
         slope = torch.randn_like(made).to(dtype) if slope is None else slope
         found.append([made.detach(), *torch.autograd.grad(made, [*leaves.values()], slope.to(to))])
-    pairs = zip(found[1], found[0], strict=True)
-    value, *gradients = [error(x, wanted) for x, wanted in pairs]
-    slopes = {f"d {each.name}": off for each, off in zip(job.inputs, gradients, strict=True)}
-    return {LAYER: {"y": value}, LAYER_BACKWARD: slopes}
+    wanted, *others = found
+    errors = []
+    for each in others:
+        value, *gradients = [error(x, right) for x, right in zip(each, wanted, strict=True)]
+        slopes = {f"d {at.name}": off for at, off in zip(job.inputs, gradients, strict=True)}
+        errors.append({LAYER: {"y": value}, LAYER_BACKWARD: slopes})
+    return errors[0], errors[1]
+
+
+def _note_errors(job: Job, note: Note) -> None:
+    """Rows of the errors of ours. Where PyTorch in the same dtype is further off than the limit, as
+    where a choice flips or a maximum has a kink, twice that is the limit, and a remark says so."""
+    values, gradients, _ = (2 * each for each in LIMITS[job.dtype])  # products round, too
+    tokens, errors, yardstick = errors_of_ours(job)
+    if tokens < few(job.shape[1]):
+        note({"remark": f"errors are of {tokens} tokens, as float64 has no room for more"})
+    for what, found in errors.items():
+        limits = dict.fromkeys(found, values if what == LAYER else gradients)
+        for name, off in yardstick[what].items():
+            if 2 * off > limits[name]:
+                limits[name] = 2 * off
+                told = f"{name} may be off by {2 * off:.1e}, twice what PyTorch is in {job.dtype}"
+                note({"remark": told})
+        note({"errors": found, "limits": limits, "what": what, "contender": OURS})
 
 
 def measure_whole(job: Job, note: Note, machine: dict[str, str]) -> None:
@@ -200,13 +227,7 @@ def measure_whole(job: Job, note: Note, machine: dict[str, str]) -> None:
         if calls:
             note({"what": what, "seconds": paired(calls, clock, job.seconds)})
     del modules, inputs
-    values, gradients, _ = (2 * each for each in LIMITS[job.dtype])  # products round, too
-    tokens, errors = errors_of_ours(job)
-    if tokens < few(job.shape[1]):
-        note({"remark": f"errors are of {tokens} tokens, as float64 has no room for more"})
-    for what, found in errors.items():
-        limits = dict.fromkeys(found, values if what == LAYER else gradients)
-        note({"errors": found, "limits": limits, "what": what, "contender": OURS})
+    _note_errors(job, note)
 
 
 def _ready(

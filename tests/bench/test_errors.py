@@ -108,17 +108,30 @@ def test_errors_are_of_fewer_tokens_where_float64_has_no_room(
 ) -> None:
     asked: list[int] = []
 
-    def errors_at(job: Any, tokens: int) -> dict[str, dict[str, float]]:
+    def errors_at(job: Any, tokens: int) -> tuple[whole.Errors, whole.Errors]:
         asked.append(tokens)
         if tokens > most:
             raise torch.OutOfMemoryError
-        return {"layer": {"y": 0.0}}
+        return {"layer": {"y": 0.0}}, {}
 
     monkeypatch.setattr(whole, "_errors_at", errors_at)
     job: Any = SimpleNamespace(shape=(2, 4096, 32, 128))
     most = 40
-    assert whole.errors_of_ours(job) == (36, {"layer": {"y": 0.0}})
+    assert whole.errors_of_ours(job) == (36, {"layer": {"y": 0.0}}, {})
     assert asked == [144, 72, 36]
     most = 0
     with pytest.raises(torch.OutOfMemoryError):
         whole.errors_of_ours(job)
+
+
+@pytest.mark.parametrize(("eager", "limit"), [(3e-2, 6e-2), (1e-3, 1e-2)])
+def test_a_layer_may_be_as_far_off_as_pytorch_is(
+    eager: float, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off, rows = {"layer": {"y": 2e-2}}, []
+    monkeypatch.setattr(whole, "_errors_at", lambda job, tokens: (off, {"layer": {"y": eager}}))
+    job: Any = SimpleNamespace(shape=(2, 4096, 32, 128), dtype="bfloat16")
+    whole._note_errors(job, rows.append)
+    *remarks, row = rows
+    assert row["errors"] == {"y": 2e-2} and row["limits"] == {"y": pytest.approx(limit)}
+    assert [*map(len, remarks)] == ([1] if eager > 1e-2 else [])

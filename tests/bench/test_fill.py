@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from triton.runtime.autotuner import Autotuner, Config  # noqa: E402
 from triton.runtime.errors import OutOfResources  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
+from archc.bench import fill  # noqa: E402
 from archc.bench.fill import compile_a_share  # noqa: E402
 
 SIZES = [16, 32, 64, 128, 256]
@@ -118,3 +120,24 @@ def test_what_launches_is_made_once_for_a_signature(
         alone.run(7, grid=(1,), warmup=False)
         made.append(share)
     assert made == [("body", 3), ("body", 0.5), 0, ("plain", 7), 1]
+
+
+@pytest.mark.parametrize("takes", [0.0, 0.012])
+def test_what_takes_long_is_timed_once(takes: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def call() -> None:
+        calls.append(1)
+        time.sleep(takes)
+
+    def usual(call: Any, warmup: int, rep: int, quantiles: Any) -> str:
+        return f"{warmup} {rep} {len(quantiles)}"
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(triton.testing, "do_bench", usual)
+    found = fill._timed_briefly(call, quantiles=(0.5, 0.2, 0.8))
+    assert len(calls) == 2
+    if not takes:
+        assert found == "3 10 3"
+        return
+    assert len(found) == 3 and min(found) >= 12
