@@ -203,9 +203,11 @@ def are_turned(rows: int, *read: Tensor) -> bool:
 
 
 def is_copied(x: Tensor) -> bool:
-    """Whether the copy engine reads vectors: each begins at a multiple of 16 bytes."""
+    """Whether the copy engine reads vectors: each begins at a multiple of 16 bytes, and none is
+    there for several places, as of a tensor that is expanded."""
     steps = [step * x.element_size() for step in x.stride()[:-1]]
-    return all(byte % 16 == 0 for byte in (x.data_ptr(), *steps))
+    once = all(step or size == 1 for step, size in zip(steps, x.shape, strict=False))
+    return once and all(byte % 16 == 0 for byte in (x.data_ptr(), *steps))
 
 
 def are_copied(*read: Tensor) -> bool:

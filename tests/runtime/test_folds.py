@@ -26,6 +26,7 @@ def test_vectors_that_the_copy_engine_reads():
     whole = torch.zeros(2, 5, 24, dtype=torch.bfloat16)
     assert is_copied(whole) and is_copied(whole[:, 1:, 8:]) and is_copied(whole[:1, :2])
     assert not is_copied(whole[..., 1:]) and not is_copied(torch.zeros(5, 20).bfloat16())
+    assert is_copied(whole[:1].expand(1, 5, 24)) and not is_copied(whole[:1].expand(2, 5, 24))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
