@@ -16,7 +16,7 @@ from archc.backends.writer import attribute
 from archc.origin import Origin, origin_of
 from archc.parallel.exchange import checked_length, own_part
 from archc.parallel.execute import ParallelForward
-from archc.parallel.mesh import Ranks, names_of, ranks_of
+from archc.parallel.mesh import Ranks, names_of, ranks_of, refuse_aborts
 from archc.parallel.pipeline import cut
 
 
@@ -28,10 +28,11 @@ def apply(module: nn.Module, mesh: DeviceMesh, **fully_shard_options: Any) -> nn
     `tp` (heads), `cp` (the sequence), `pp` (layers: what stays is the part of this process, for
     `stage`); `split` gives a process its part of a batch. Options are those of `fully_shard`.
     Raises ValueError for a dim that is not known, a module that archc has not made, a size that
-    the number of processes does not divide, a layer that cannot be split, and parameters that are
-    not the same on all processes.
+    the number of processes does not divide, a layer that cannot be split, parameters that are not
+    the same on all processes, and settings of NCCL by which processes outlive one that has ended.
     """
     names, origin = names_of(mesh), origin_of(module)
+    refuse_aborts(mesh)
     check_same_parameters(module, mesh)
     tp, cp, pp = (ranks_of(mesh, dim) for dim in ("tp", "cp", "pp"))
     if tp is not None or cp is not None or pp is not None:

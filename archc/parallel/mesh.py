@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,6 +71,18 @@ def names_of(mesh: DeviceMesh) -> tuple[str, ...]:
     for name in names:
         known_dim(name)
     return names
+
+
+def refuse_aborts(mesh: DeviceMesh) -> None:
+    """Refuse a setting of NCCL by which torch aborts what a process waits for where another one has
+    ended: it goes on, with a sum that lacks what the other had. Raises ValueError."""
+    for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"):
+        value = os.environ.get(name)
+        if mesh.device_type == "cuda" and value in ("1", "2"):
+            raise ValueError(
+                f"{name}={value}: where a rank ends, others go on with sums that are not whole; "
+                "leave it at torch's own value (3), which ends them"
+            )
 
 
 def known_dim(name: str) -> str:

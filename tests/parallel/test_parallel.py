@@ -6,8 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +21,7 @@ from archc.compile import function_of
 from archc.ir import layer as ir
 from archc.parallel.apply import layers_of
 from archc.parallel.execute import program_for
-from archc.parallel.mesh import Ranks
+from archc.parallel.mesh import Ranks, refuse_aborts
 from archc.parallel.overlapped import halves_of
 from archc.parallel.pieces import BETWEEN
 from tests import served
@@ -229,3 +232,20 @@ def test_a_gate_is_made_where_it_is_read() -> None:
         for piece in (first, last)
     ]
     assert made[0] == ["sigmoid"] and sorted(made[1]) == ["mul", "mul", "mul", "sigmoid"]
+
+
+@pytest.mark.parametrize("value", ["1", "2", "3", None])
+def test_sums_that_are_not_whole_are_refused(
+    value: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On four H100 (torch 2.11) a sum of 1 and 2 was 1 where the other rank had ended, with 1."""
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    monkeypatch.delenv(name, raising=False)
+    if value is not None:
+        monkeypatch.setenv(name, value)
+    wrong = value in ("1", "2")
+    for device in ("cuda", "cpu"):
+        mesh: Any = SimpleNamespace(device_type=device)
+        told = pytest.raises(ValueError, match=f"{name}={value}: where a rank ends")
+        with told if wrong and device == "cuda" else nullcontext():
+            refuse_aborts(mesh)
