@@ -144,9 +144,7 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
         training, or with labels, returns none unless `use_cache` says so. `cu_seqlens` are borders
         of sequences that stand one after the other in a batch of 1.
         """
-        if not input_ids.shape[1] and isinstance(logits_to_keep, int) and logits_to_keep:
-            raise ValueError("logits behind the last token are asked for, and there is none: a "
-                             "prompt has one token at least")  # fmt: skip
+        _some_tokens(input_ids, logits_to_keep)
         if not (input_ids.is_cuda or torch.compiler.is_compiling()):  # a GPU would be waited for
             self._known(input_ids, attention_mask)
         cache = _cache(past_key_values)
@@ -197,6 +195,13 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
             title = f"the checkpoint `{pretrained_model_name_or_path}` does not fit the spec"
             raise fail("E0042", title, notes=tuple(notes))
         return (made, info) if told else made
+
+
+def _some_tokens(tokens: Tensor, wanted: int | Tensor) -> None:
+    """Refuse to look behind the last of no tokens."""
+    if not tokens.shape[1] and isinstance(wanted, int) and wanted:
+        raise ValueError("logits behind the last token are asked for, and there is none: a prompt "
+                         "has one token at least")  # fmt: skip
 
 
 def _refuse_nan(text: TextModel, tokens: Tensor, logits: Tensor) -> Tensor:
