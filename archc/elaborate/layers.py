@@ -160,14 +160,7 @@ def apply(
     ]
     numbers: list[Tensor] = []
     for value, (_, declared) in zip(values, layer.inputs, strict=True):
-        wanted = [axis.name for axis in declared.type.axes if axis.kind != "dim"]
-        got = [
-            axis.name
-            for axis in value.axes
-            if axis.name not in {a.name for a in scope.visible(value)}
-        ]
-        if wanted != got:
-            raise scope.error("E0311", f"`{target.decl.name}` wants a value per token", node.span)
+        _check_tokens(scope, target, value, declared, node.span)
         numbers.append(_typed(scope, value, declared, node.span))
     outer = _caller_axes(scope, layer, args, axes)
     op = ir.Call(layer, path, tuple(args.items()), outer)
@@ -177,6 +170,25 @@ def apply(
     return {
         name: ops.node(scope, ir.Result(name), made, span=node.span) for name in layer.graph.outputs
     }
+
+
+def _check_tokens(
+    scope: Scope, target: LayerRef, value: Tensor, declared: ir.Input, span: Span
+) -> None:
+    """Refuse a value that has other tokens than the layer's own, or none, or those of pairs."""
+    wanted = [axis.name for axis in declared.type.axes if axis.kind != "dim"]
+    visible = {axis.name for axis in scope.visible(value)}
+    got = [axis.name for axis in value.axes if axis.name not in visible]
+    if wanted == got:
+        return
+    other = next((name for name in got if name not in wanted), None)
+    told = f", and this one is along `{other}`" if other else ""
+    helps = [
+        f"a layer is applied along `t`: make what stands along `{other}` in a layer of its own, "
+        "whose output is an input here"
+    ]
+    message = f"`{target.decl.name}` wants a value per token{told}"
+    raise scope.error("E0311", message, span, helps=helps if other else [])
 
 
 def _typed(scope: Scope, value: Tensor, declared: ir.Input, span: Span) -> Tensor:

@@ -43,6 +43,15 @@ def test_shapes_states_rules_and_loops_read(text: str) -> None:
     assert names(text) == []
 
 
+def test_inputs_that_nothing_mentions() -> None:
+    """A layer that another applies, or a law names, may have to take them."""
+    inner = "block Inner(d):\n    input x[d], z[d]\n    output y[d] = x\n"
+    outer = "layer Outer(d):\n    input x[d], u[d]\n    output y[d] = Inner(d)(x, x)\n"
+    (found,) = unread(parse(Source("inputs", inner + outer)))
+    assert found.message == "no output depends on `u`"
+    assert "callers have to give it" in found.helps[0]
+
+
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_bundled_specs_read_all_that_they_define(path: Path) -> None:
     assert unread(parse(Source(path.name, path.read_text(encoding="utf-8")))) == ()
