@@ -14,7 +14,7 @@ from archc.elaborate import ops, tied
 from archc.elaborate.arguments import declare_arguments
 from archc.elaborate.binding import force
 from archc.elaborate.chunk_rules import chunk_order
-from archc.elaborate.clashes import check_names
+from archc.elaborate.clashes import check_inputs, check_names
 from archc.elaborate.finish import check_outputs, finish
 from archc.elaborate.law_rule import check_laws
 from archc.elaborate.mentions import exported_by, names_bound, names_defined, unused_params
@@ -37,6 +37,7 @@ def elaborate_layer(
     context = Context(decl.name, Frame(layer_graph()))
     scope = Scope(session, context, module, context.frame, indices={"t": Along("reader", TIME)})
     check_names(scope, decl)
+    check_inputs(scope, decl)
     declare_arguments(scope, decl, given, symbolic)
     outputs = run(scope, decl)
     check_outputs(scope, decl, outputs)

@@ -84,3 +84,25 @@ def _values(decl: tree.Decl) -> Iterator[tuple[str, Span]]:
     for part in walk((decl.params, decl.body)):
         if isinstance(part, tree.Parameter | tree.Declared | tree.StateDecl | tree.Target):
             yield part.name, part.span
+
+
+def check_inputs(scope: Scope, decl: tree.Decl) -> None:
+    """Refuse several inputs in one statement where what stands behind them may be meant of the
+    last alone: `x[d], c[e] along m` of a layer without other tokens, `x[d], tokens in vocab`."""
+    inputs = [stmt for stmt in decl.body if isinstance(stmt, tree.Input)]
+    own = any(stmt.along is None for stmt in inputs)
+    for stmt in inputs:
+        kinds = {item.axes is None for item in stmt.names}
+        mixed = stmt.within is not None and len(kinds) > 1
+        if len(stmt.names) > 1 and (mixed or not own):
+            *others, last = (item.span.text for item in stmt.names)
+            said = stmt.span.text[stmt.span.text.rindex(last) + len(last) :].strip()
+            scope.error(
+                "E0228",
+                f"`{said}` behind several inputs is said of all of them",
+                stmt.span,
+                helps=[
+                    f"if it is of `{last}` alone, give that a line of its own: "
+                    f"`input {', '.join(others)}`, then `input {last} {said}`",
+                ],
+            )

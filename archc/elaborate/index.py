@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import sympy
 
-from archc.dims import Axis
+from archc.dims import TIME, Axis
 from archc.elaborate import expr, implicit, ops
 from archc.elaborate.rearrange import FORMS
 from archc.elaborate.scope import Along, Scope
@@ -125,6 +125,7 @@ def at_reader(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Va
         return state.at(scope, node, steps)
     value = _base(scope, node)
     if steps == 0:
+        _check_reader(scope, node, value)
         return _row(scope, node, value, variable)
     home = value.frame
     if home.region:
@@ -168,6 +169,19 @@ def at_read(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Valu
     if own is not None:
         return own
     return _captured(scope, node, variable, steps, "read")
+
+
+def _check_reader(scope: Scope, node: tree.Index, value: Tensor) -> None:
+    """Refuse `z[t]` in an `attend` where z runs along another sequence alone: it has none of t."""
+    streams = [axis.name for axis in value.axes if axis.kind == "stream"]
+    if scope.attend is None or value.frame is scope.frame or not streams or TIME.name in streams:
+        return
+    raise scope.error(
+        "E0306",
+        f"`{node.base.span.text}` runs along `{streams[0]}`, and `t` is of the layer's own tokens",
+        node.span,
+        others=[(value.origin, "from here")],
+    )
 
 
 def at_path(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Value:

@@ -87,3 +87,27 @@ def test_the_refusal_of_an_attend_over_a_value_names_it() -> None:
         "        o = softmax(x[t].T @ x[s]) @ x[s]\n    output o\n"
     )
     assert "`s` is a value or size already" in refusal(text)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code"),
+    [
+        ("x[d], c[d] along m", ["E0228"]),
+        ("x[d], tokens in d", ["E0228"]),
+        ("x[d]; input c[d], e[d] along m", []),
+        ("x[d]; input tokens, targets in d", []),
+        ("x[d], c[d]", []),
+    ],
+)
+def test_what_stands_behind_several_inputs(inputs: str, code: list[str]) -> None:
+    """`x[d], c[d] along m` had both along m: attention over c was of one c to another."""
+    text = f"layer L(d):\n    input {inputs}\n    output y = x\n".replace("; ", "\n    ")
+    assert codes(text) == code
+
+
+def test_a_reader_that_is_of_another_sequence() -> None:
+    text = (
+        "layer L(d):\n    input x[d]\n    input c[d] along m\n    w = 2 * c\n    attend all m:\n"
+        "        o = softmax(w[t].T @ c[m]) @ c[m]\n    output y = o + x\n"
+    )
+    assert codes(text) == ["E0306"]
