@@ -45,8 +45,12 @@ def tokens(v: KernelValues, node: Node, place: Place) -> Made:
     at = {name: index for name, index in place.items() if name != op.stream.name}
     if op.steps is not None and at.pop(op.steps.name).label not in (None, t.label):
         return v.refused(node, "all rows of a token")
+    row = operand.type.axis(op.row)
+    asked = (t.row or t).at.dims
+    if asked and asked[0].length != v.length(row):
+        return v.refused(node, "rows of tokens at those of another chunk")
     at[op.chunk] = v.indices[op.chunk]
-    at[op.row] = t.row or v.whole(operand.type.axis(op.row)).along(t.label or op.row)
+    at[op.row] = t.row or v.whole(row).along(t.label or op.row)
     x = v.stored(operand.id, at)
     if isinstance(x, Refusal):
         return x

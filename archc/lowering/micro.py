@@ -31,6 +31,10 @@ class Right:
     axis: str = ""
 
 
+TOKENS = Right(Axis("", sympy.Integer(1)))
+"""Of values whose rows are tokens, one each: they meet no rows of another kind."""
+
+
 def steps_of(row: Axis) -> sympy.Expr:
     """How many rows of a chunk a token has, whatever a spec calls that number."""
     return row.size / ck.CHUNK
@@ -43,11 +47,13 @@ class MicroSteps:
         self.graph, self.loaded = graph, loaded
         self.found: dict[int, Right | Refusal | None] = {}
 
-    def of(self, id: int, own: bool = True) -> Right | Refusal | None:
-        """Where a value is right that the kernel stores, or (not `own`) has; a Refusal where rows
-        of several kinds meet, with the node that a kernel before it must make."""
-        if id in self.loaded and not own:
-            return None
+    def of(self, id: int) -> Right | Refusal | None:
+        """Where a value is right that the kernel stores; a Refusal where rows of several kinds
+        meet, with the node that a kernel before it must make."""
+        found = self._found(id)
+        return None if found == TOKENS else found
+
+    def _found(self, id: int) -> Right | Refusal | None:
         if id not in self.found:
             self.found[id] = self._of(self.graph[id])
         return self.found[id]
@@ -55,8 +61,8 @@ class MicroSteps:
     def _of(self, node: Node) -> Right | Refusal | None:
         if isinstance(node.op, ck.Tokens):
             steps, row = node.op.steps, self.graph[node.operands[0]].type.axis(node.op.row)
-            return None if steps is None else Right(row, axis=steps.name)
-        found = [self.of(operand, False) for operand in node.operands]
+            return TOKENS if steps is None else Right(row, axis=steps.name)
+        found = [self._found(o) for o in node.operands if o not in self.loaded]
         refused = next((each for each in found if isinstance(each, Refusal)), None)
         kinds = {each for each in found if isinstance(each, Right)}
         if refused is not None or not kinds:
@@ -64,7 +70,7 @@ class MicroSteps:
         if len(kinds) > 1:
             return self._refused(node)
         (right,) = kinds
-        return self._after(node, right)
+        return right if right == TOKENS else self._after(node, right)
 
     def _after(self, node: Node, right: Right) -> Right | Refusal:
         """Where the value of an op is right whose operands are."""
