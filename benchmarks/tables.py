@@ -111,6 +111,16 @@ def attention(data: Data) -> Lines:
         yield row((*cells, f"{ours['MiB']:,.0f}", f"{peer['MiB']:,.0f}" if "MiB" in peer else ""))
 
 
+def alone(data: Data) -> Lines:
+    """Attentions without peers."""
+    yield row(("score", "T", "forward, ms", "+ backward", "MiB"))
+    yield row(("---", *("---:",) * 4))
+    for each in data["rows"]:
+        ours, (score, _) = each["ours"], SCORES[each["attention"]]
+        times = (short(ours["forward_ms"]), short(ours["both_ms"]), f"{ours['MiB']:,.0f}")
+        yield row((score, f"{each['T']:,}", *times))
+
+
 def chosen(data: Data) -> Lines:
     """Attentions of chosen blocks and tokens."""
     yield row(("", "forward, ms", "+ backward", "MiB"))
@@ -142,8 +152,8 @@ def latent(data: Data) -> Lines:
 
 
 KINDS: Mapping[str, Callable[[Data], Lines]] = {
-    "bench": bench, "usual": usual, "attention": attention, "chosen": chosen, "cached": cached,
-    "latent": latent,
+    "bench": bench, "usual": usual, "attention": attention, "alone": alone, "chosen": chosen,
+    "cached": cached, "latent": latent,
 }  # fmt: skip
 
 
@@ -159,16 +169,14 @@ def written(text: str, results: Path) -> str:
 
 
 def plot(results: Path, to: Path) -> None:
-    """The plot of memories at the usual shape, if they are recorded: of the later record where one
-    stands in both."""
+    """The plot of memories at the usual shape, if they are recorded."""
     from archc.bench.chart import picture
 
-    paths = [results / f"{name}.json" for name in ("bench_memories", "bench_gated")]
-    found = [recorded(json.loads(x.read_text(encoding="utf-8"))) for x in paths if x.exists()]
-    if found:
-        latest = {(case.spec, case.what): case for each in found for case in _usual(each).cases}
-        timed = tuple(case for case in latest.values() if OURS in _times(case))
-        picture(replace(found[0], cases=timed)).savefig(to, dpi=110)
+    path = results / "bench_memories.json"
+    if path.exists():
+        found = _usual(recorded(json.loads(path.read_text(encoding="utf-8"))))
+        timed = tuple(case for case in found.cases if OURS in _times(case))
+        picture(replace(found, cases=timed)).savefig(to, dpi=110)
 
 
 def main(arguments: Sequence[str]) -> int:
