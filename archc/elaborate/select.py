@@ -196,14 +196,16 @@ def normalise(scope: Scope, value: Tensor, span: Span) -> Tensor:
 def mixed(scope: Scope, value: Tensor, weight: Tensor, axis: Axis, span: Span) -> Tensor:
     """The weighted sum over experts of a value computed for each."""
     value = scope.frame.bring(value)
-    _refuse_summed_choices(scope, value, weight, axis)
+    _refuse_summed_choices(scope, value, weight, axis, span)
     axes = {a.name: a for a in (*weight.axes, *value.axes)}
     out = ops.arranged([(name, a) for name, a in axes.items() if name != axis.name])
     op = ir.Contract((weight.type.names, value.type.names), out)
     return ops.node(scope, op, weight, value, span=span)
 
 
-def _refuse_summed_choices(scope: Scope, value: Tensor, weight: Tensor, axis: Axis) -> None:
+def _refuse_summed_choices(
+    scope: Scope, value: Tensor, weight: Tensor, axis: Axis, route: Span
+) -> None:
     """Refuse a value of the experts in which a dim is summed that each choose for themselves: the
     sum would be over what every one of them chose, and be weighed by each once more."""
     graph, ahead, seen = value.frame.graph, [value.node], set[int]()
@@ -217,7 +219,7 @@ def _refuse_summed_choices(scope: Scope, value: Tensor, weight: Tensor, axis: Ax
         entering = {name for o in node.operands for name in graph[o].type.names}
         summed = sorted(own & entering - set(node.type.names))
         if summed and isinstance(node.op, ir.Contract | ir.Reduce):
-            dim, span = summed[0], node.span or value.origin
+            dim, span = summed[0], node.span or value.origin or route
             raise scope.error(
                 "E0319",
                 f"a sum over `{dim}` inside of a route that chooses for each `{dim}`",
