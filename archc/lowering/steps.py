@@ -483,8 +483,9 @@ class Steps(Values):
             return None
         name = node.op.name
         if name in self.states:
-            refusal = self.not_whole(node, place, *(n for n in place if place[n].label))
-            return refusal or self.states[name]
+            held = self.states[name]
+            wanted = (n for n in place if place[n].label or n in held.labels)
+            return self.not_whole(node, place, *wanted) or held
         captured = dict(zip(self.op.captures, self.recurrence.operands, strict=False))
         with self.within(self.outer):
             return self.stored(captured[name], place)
