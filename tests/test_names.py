@@ -170,6 +170,30 @@ def test_names_of_a_function_of_steps(name: str) -> None:
         archc.parse(CELL.format(*names)).source("triton")  # raises where a name is not defined
 
 
+SCAN = """layer Scan(d, K):
+    input x[d]
+    param W_a, W_b[d, K]
+    a = sigmoid(x @ W_a)
+    b = x @ W_b
+    recurrence {0}[K]:
+        {0}[t] = a * {0}[t-1] + b
+        o = {0}[t]
+    output y = o
+"""
+
+
+@pytest.mark.parametrize("name", ["kept", "local"])
+def test_names_of_a_scan_of_chunks(name: str) -> None:
+    """What a state is called is something else to the scan along chunks: what a chunk keeps."""
+    torch.manual_seed(0)
+    found = archc.parse(SCAN.format(name)).module(d=4, K=3, dtype=torch.float64)
+    torch.manual_seed(0)
+    plain = archc.parse(SCAN.format("S")).module(d=4, K=3, dtype=torch.float64)
+    x = torch.randn(2, 150, 4, dtype=torch.float64)
+    torch.testing.assert_close(found(x), plain(x), rtol=0, atol=0)
+    archc.parse(SCAN.format(name)).source("triton")
+
+
 def test_a_capture_is_noticed() -> None:
     """What the comparison is for: a local that hides what the function calls."""
     first = "def f(a, g): return a + g\ndef h(x): return f(x, x)"

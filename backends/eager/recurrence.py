@@ -19,7 +19,7 @@ from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import BOOL, DATA, INT, KIND_OF, NUMBER, Value
 from archc.backends.expression import Text
 from archc.backends.index import aligned
-from archc.backends.writer import COLUMNS, INDENT, Writer, identifier, quoted, rooms_for
+from archc.backends.writer import COLUMNS, INDENT, Names, Writer, identifier, quoted, rooms_for
 
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
@@ -35,9 +35,10 @@ class RecurrenceFunction:
         operands = dict(zip(node.op.captures, node.operands, strict=False))
         captures = in_spec_order(scope, node, node.op.captures)
         self.values = {name: scope.value(operands[name]) for name in captures}
-        self.arguments = {name: identifier(name) for name in captures}
         self.tokens = [name for name, value in self.values.items() if self.stream in value.layout]
         self.states = {state.name: identifier(state.name) for state in node.op.states}
+        free = Names({*self.states.values()})  # a state may be called as what a scan captures
+        self.arguments = {name: free.fresh(name) for name in captures}
         self.results = wanted_results(scope, node)
         name = name or scope.region or region_name(scope.layer, scope.graph, node)
         self.title = self.name = scope.file.names.fresh(name)
