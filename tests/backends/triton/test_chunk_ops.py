@@ -10,7 +10,6 @@ pytest.importorskip("triton")
 
 IN_PYTORCH = {
     "two steps a token, PyTorch does Stack",
-    "two steps a token, PyTorch does Tokens",
     "products, PyTorch does Contract",
 }
 """Where several rows of a token meet, and a sum over the rows of products of other rows."""
