@@ -52,32 +52,22 @@ def for_tokens(x: Tensor, back: Tensor, count: int) -> Tensor:
     return x.index_select(0, back).unflatten(0, (x.shape[0] // count, count)).sum(1)
 
 
-class _ForPairs(torch.autograd.Function):
-    """`for_pairs`, whose gradient is `for_tokens`: nothing is added where others add."""
+class _Looked(torch.autograd.Function):
+    """`for_pairs`, or `for_tokens` where not `pairs`: each is the gradient of the other, so that
+    nothing is added where others add."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor, count: int) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, order: Tensor, back: Tensor, count: int, pairs: bool
+    ) -> Tensor:
         ctx.save_for_backward(order, back)
-        ctx.count = count
-        return for_pairs(x, order, count)
+        ctx.rest = count, not pairs
+        return for_pairs(x, order, count) if pairs else for_tokens(x, back, count)
 
     @staticmethod
     def backward(ctx: Any, *arriving: Tensor) -> Any:
-        return _ForTokens.apply(arriving[0], *ctx.saved_tensors, ctx.count), None, None, None
-
-
-class _ForTokens(torch.autograd.Function):
-    """`for_tokens`, whose gradient is `for_pairs`."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor, count: int) -> Tensor:
-        ctx.save_for_backward(order, back)
-        ctx.count = count
-        return for_tokens(x, back, count)
-
-    @staticmethod
-    def backward(ctx: Any, *arriving: Tensor) -> Any:
-        return _ForPairs.apply(arriving[0], *ctx.saved_tensors, ctx.count), None, None, None
+        slope = _Looked.apply(arriving[0], *ctx.saved_tensors, *ctx.rest)
+        return slope, None, None, None, None
 
 
 def routed_tokens(x: Tensor, routed: Routed) -> Tensor:
@@ -85,7 +75,7 @@ def routed_tokens(x: Tensor, routed: Routed) -> Tensor:
     flat, count = x.flatten(0, len(routed.tokens) - 1), routed.choice.shape[1]
     if transformed(flat, routed.order):
         return for_pairs(flat, routed.order, count)
-    return _ForPairs.apply(flat, routed.order, routed.back, count)
+    return _Looked.apply(flat, routed.order, routed.back, count, True)
 
 
 def routed_pairs(x: Tensor, routed: Routed) -> Tensor:
@@ -108,7 +98,7 @@ def summed_pairs(x: Tensor, routed: Routed) -> Tensor:
     if transformed(x, routed.back):
         total = for_tokens(x, routed.back, count)
     else:
-        total = _ForTokens.apply(x, routed.order, routed.back, count)
+        total = _Looked.apply(x, routed.order, routed.back, count, False)
     return total.reshape(*routed.tokens, *x.shape[1:])
 
 
