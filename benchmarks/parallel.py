@@ -32,6 +32,7 @@ from torch.distributed.tensor import DTensor
 
 import archc
 from archc import parallel
+from archc.bench.clock import Call, captured
 from benchmarks.rows import Record, arguments, kernels
 
 ROWS: Mapping[str, tuple[int, dict[str, Any]]] = {
@@ -65,7 +66,7 @@ LENGTHS = {"cp": (256, 1000)}
 """Tokens on each process, or of each sequence where these are not split: 256."""
 
 
-def both(module: nn.Module, x: Tensor) -> Callable[[], None]:
+def both(module: nn.Module, x: Tensor) -> Call:
     """A call and its gradients."""
 
     def run() -> None:
@@ -75,7 +76,7 @@ def both(module: nn.Module, x: Tensor) -> Callable[[], None]:
     return run
 
 
-def timed(call: Callable[[], None], mesh: DeviceMesh) -> float:
+def timed(call: Call, mesh: DeviceMesh) -> float:
     """Milliseconds of a call that all processes make."""
     wait = torch.cuda.synchronize if mesh.device_type == "cuda" else (lambda: None)
     for _ in range(3):
@@ -90,22 +91,16 @@ def timed(call: Callable[[], None], mesh: DeviceMesh) -> float:
     return (time.monotonic() - start) / CALLS * 1000
 
 
-def recorded(call: Callable[[], None]) -> Callable[[], None]:
+def recorded(call: Call) -> Call:
     """The same as a CUDA graph. Whatever was exchanged before is waited for: the thread that looks
     after it must not meet the recording."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    dist.barrier()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()  # the stream keeps as much as the graph needs
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        call()
-    return graph.replay
+
+    def settle() -> None:
+        dist.barrier()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # the stream keeps as much as the graph needs
+
+    return captured(call, settle, "thread_local")
 
 
 def made(name: str, sizes: Mapping[str, Any], dtype: torch.dtype, device: str) -> nn.Module:

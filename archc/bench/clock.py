@@ -107,8 +107,9 @@ def ceilings(clock: Clock, dtype: torch.dtype) -> Ceilings:
     return Ceilings(2 * size / copied, 2 * rows**3 / product)
 
 
-def captured(call: Call) -> Call:
-    """The call as a CUDA graph, which is launched as one, and holds the tensors of the call. Raises
+def captured(call: Call, settle: Call = lambda: None, mode: str = "global") -> Call:
+    """The call as a CUDA graph, which is launched as one, and holds the tensors of the call;
+    `settle` is called just before it is recorded, `mode` is torch's `capture_error_mode`. Raises
     RuntimeError if it cannot be."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -116,8 +117,9 @@ def captured(call: Call) -> Call:
         for _ in range(3):
             call()
     torch.cuda.current_stream().wait_stream(side)
+    settle()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode=mode):
         call()
     return partial(_replay, graph, call)
 

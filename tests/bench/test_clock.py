@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -32,11 +32,22 @@ def test_a_graph_holds_the_tensors_of_its_call(monkeypatch: pytest.MonkeyPatch) 
     for name in ("Stream", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, Stub)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
-    for name in ("stream", "graph"):
-        monkeypatch.setattr(torch.cuda, name, lambda given: nullcontext())
-    state = torch.zeros(2)
+    modes: list[str] = []
+    monkeypatch.setattr(torch.cuda, "stream", lambda given: nullcontext())
+
+    def recording(given: object, capture_error_mode: str) -> AbstractContextManager[None]:
+        modes.append(capture_error_mode)
+        return nullcontext()
+
+    monkeypatch.setattr(torch.cuda, "graph", recording)
+    state, settled = torch.zeros(2), list[float]()
     seen = weakref.ref(state)
-    replay = captured(lambda state=state: state.add_(1))
+    replay = captured(
+        lambda state=state: state.add_(1),
+        lambda: settled.append(float(torch.as_tensor(seen())[0])),
+        "relaxed",
+    )
+    assert (settled, modes) == ([3.0], ["relaxed"])  # after the calls before, and not recorded
     del state
     gc.collect()
     replay()
