@@ -10,12 +10,13 @@ LEAST_ROOM = 16
 """Tokens that there is room for when memory is first taken, at least."""
 
 
-def grown(past: Tensor, new: Tensor) -> Tensor:
+def grown(past: Tensor, new: Tensor, kept: bool = True) -> Tensor:
     """`torch.cat([past, new], 1)`: written behind `past` in place where there is room that nothing
     else was written to, else in memory of twice the length, or of as much as was reserved.
 
     past [B, S, ...], new [B, T, ...]. What `past` is stays as it is, also where it is continued
-    twice. With gradients, and where torch compiles or exports, it is `torch.cat`.
+    twice. With gradients, and where torch compiles or exports, it is `torch.cat`. Not
+    `kept`: `new` itself where nothing is in front of it, which the caller does not give away.
     """
     if torch.compiler.is_compiling():
         return torch.cat([past, new], 1)
@@ -25,6 +26,8 @@ def grown(past: Tensor, new: Tensor) -> Tensor:
             f"the cache is full: it has room for {most} tokens, and would have {tokens}; "
             "`state.reserve(capacity)` makes a larger one"
         )
+    if not kept and not past.shape[1] and alike(past, new):
+        return new
     if torch.is_grad_enabled() or not alike(past, new) or transformed(past, new):
         return with_most(torch.cat([past, new], 1), most)
     return with_most(behind(past, new, most), most) if new.shape[1] else past

@@ -27,7 +27,7 @@ from archc.backends.eager.region import (
     wanted_results,
 )
 from archc.backends.eager.scope import Scope, write_sizes
-from archc.backends.eager.value import DATA, KIND_OF, NUMBER, PLACES, WIDE, Value
+from archc.backends.eager.value import DATA, KIND_OF, NUMBER, PLACES, TOTAL, WIDE, Value
 from archc.backends.expression import ATOM, Text, whole
 from archc.backends.index import permuted
 from archc.backends.writer import INDENT, Names, Writer, identifier
@@ -71,19 +71,9 @@ class AttendFunction:
         self._name_streams(axes)
         for name, inner in inputs.items():
             kind = self.values[name].kind
-            kind = kind if kind in (NUMBER, PLACES) else KIND_OF[inner.type.dtype]
-            kind = WIDE if self._is_total(name) else kind
+            kept = kind in (NUMBER, PLACES) or (kind == WIDE and "batch" in self.layouts[name])
+            kind = kind if kept else KIND_OF[inner.type.dtype]
             self._enter(inner, Value(Text(self.arguments[name]), self.layouts[name], kind))
-
-    def _is_total(self, name: str) -> bool:
-        """Whether a capture is the log of a softmax's total, which attends give in float32."""
-        operands = dict(zip((n for n, _ in self.node.op.captures), self.node.operands, strict=True))
-        made = self.scope.graph[operands[name]]
-        owner = self.scope.graph[made.operands[0]].op if isinstance(made.op, ir.Result) else None
-        if not isinstance(owner, ir.Attend):
-            return False
-        result = owner.body[owner.body.outputs[made.op.name]]
-        return result.op == ir.Reduce("logsumexp", (owner.read.name,))
 
     def take_borders(self, done: Mapping[int, Sequence[int]]) -> None:
         """Take all packed sequences at once, if that is right where `done` is told of borders."""
@@ -185,10 +175,14 @@ class AttendFunction:
                 scope.writer.call(f"{left} = {self.name}(", [*arguments, *given], ")")
         else:
             scope.writer.call(f"{left} = {self.name}(", [*arguments, *given], ")")
+        made = {name: self.body.value(self.op.body.outputs[name]) for name in targets}
         return {
-            name: Value(Text(text), users[name].type.names, KIND_OF[users[name].type.dtype])
+            name: Value(
+                Text(text), users[name].type.names,
+                WIDE if made[name].kind == TOTAL else KIND_OF[users[name].type.dtype],
+            )
             for name, text in targets.items()
-        }
+        }  # fmt: skip
 
     def _each_alone(self, left: str, given: list[str]) -> None:
         """The line that calls it for each of the packed sequences."""

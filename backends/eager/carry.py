@@ -92,7 +92,8 @@ def read(scope: Scope, node: Node, operand: int) -> Value:
         return _in_slots(scope, node, field, value)
     if field.name not in scope.kept:
         name = scope.names.fresh(f"{field.name}_seen")
-        whole = f"grown(state.{field.name}, {value.text})"
+        given = [f"state.{field.name}", value.text, *filter(None, [scope.wanted])]
+        whole = call("grown", *given).text
         if scope.cu_seqlens:
             whole = f"{whole} if {scope.cu_seqlens} is None else {value.text}"
         scope.writer.line(f"{name} = {whole}")

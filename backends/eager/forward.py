@@ -39,6 +39,7 @@ class Forward:
 
     training = "self.training"
     continued = "state is not None or return_state"
+    wanted = "return_state"
 
     def __init__(self, parts: Parts):
         self.parts, self.memory, self.layer = parts, parts.memory, parts.layer
@@ -72,6 +73,7 @@ class Forward:
         """The scope of the forward: inputs by name, lengths from their shapes."""
         scope = self.parts.scope(self._like(), self.parts.sizes)
         scope.memory, scope.training = self.memory, self.training
+        scope.wanted = self.wanted
         scope.cu_seqlens = "cu_seqlens" if self._at_once() else ""
         known = set(self.names.values())
         spoken = {identifier(node.name) for node in self.layer.graph if node.name}

@@ -24,6 +24,7 @@ class Function(Forward):
 
     training = "training"
     continued = "state is not None"
+    wanted = ""
 
     def __init__(self, parts: Parts, name: str):
         self.title = name

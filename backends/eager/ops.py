@@ -15,6 +15,7 @@ from archc.backends.eager.value import (
     INT,
     NUMBER,
     SHORT,
+    TOTAL,
     Value,
     shape_text,
 )
@@ -111,7 +112,7 @@ def _total_of_scores(scope: Scope, node: Node, value: Value) -> Value:
     layout = scope.node_layout(node)
     kept = [name for name in value.layout if name not in node.op.axes]
     text = call("log_sum_exp", value.text, dims(value.layout, node.op.axes))
-    return Value(permuted(text, kept, layout), layout, DATA)
+    return Value(permuted(text, kept, layout), layout, TOTAL)
 
 
 def _whole_of_each(scope: Scope, node: Node, value: Value, kept: Sequence[str]) -> Value:

@@ -12,7 +12,7 @@ from archc.backends.eager.file import File
 from archc.backends.eager.fusion import Fused, fuse
 from archc.backends.eager.memory import Memory
 from archc.backends.eager.naming import given_name, nearest_name
-from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, WIDE, Value, shape_text
+from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, TOTAL, WIDE, Value, shape_text
 from archc.backends.expression import ATOM, Text, call, number, whole
 from archc.backends.index import aligned, permuted
 from archc.backends.writer import Names, Writer
@@ -65,7 +65,8 @@ class Scope:
     `linear` the parameters that are maps of `nn.Linear`, `functions` those of recurrences;
     `place_lengths` tells of each list of places the dim that it is along, and how long that is,
     `lists` of which list truth values are made, `taken` how the places of readers are called among
-    what an attend's readers have chosen, if that is taken out of what is kept.
+    what an attend's readers have chosen, if that is taken out of what is kept; `wanted` is the name
+    of whether the state is asked for, "" where it always is.
     """
 
     def __init__(self, graph: Graph, emitters: Emitters, file: File, like: str, layer: str):
@@ -91,6 +92,7 @@ class Scope:
         self.pair: tuple[str, str] | None = None
         self.memory: Memory | None = None
         self.kept: dict[str, str] = {}
+        self.wanted = ""
         self.seen: dict[int, str] = {}
         self.finals: dict[tuple[int, str], Value] = {}
         self.decays: dict[tuple[str, bool, str], str] = {}
@@ -369,6 +371,8 @@ class Scope:
 
         What is made from positions alone keeps its precision until it meets a value per token.
         """
+        if any(value.kind == TOTAL for value in values):
+            return [self.real(value) for value in values], TOTAL
         if any(value.kind == DATA and "batch" in value.layout for value in values):
             # torch gives an integer the dtype of the real tensor that it meets
             return [v if v.kind == INT else self.as_data(v) for v in values], DATA

@@ -58,11 +58,13 @@ def substitute(scope: Scope, node: Node) -> Value:
     if field is not None:
         given.append(permuted(Text(f"state.{field.name}"), names, inside))
     made = Value(Text(scope.names.fresh(node.name or scope.hint(node))), names, DATA)
-    call = permuted(Text(f"substituted({', '.join(text.text for text in given)})"), inside, names)
-    scope.writer.line(f"{made.text} = {call}", shape_text(made))
+    text = call("substituted", *(text.text for text in given))
+    text = permuted(text, inside, names)
+    scope.writer.line(f"{made.text} = {text}", shape_text(made))
     scope.file.refused.append(f"    {made.text}: a triangular system along the tokens")
     if field is not None:
         seen = scope.names.fresh(f"{field.name}_seen")
-        scope.writer.line(f"{seen} = grown(state.{field.name}, {made.text})")
+        given = [f"state.{field.name}", made.text, *filter(None, [scope.wanted])]
+        scope.writer.line(f"{seen} = {call('grown', *given)}")
         scope.seen[node.id] = scope.kept[field.name] = seen
     return made

@@ -14,6 +14,10 @@ and of reals made from positions alone, which keep at least float32 until they m
 SHORT = "short"
 """The kind of reals in the inputs' dtype whose sums are in float32."""
 
+TOTAL = "total"
+"""The kind of logs of a softmax's totals: they, and what meets them, are in float32 at least, until
+a product of tensors."""
+
 PLACES = "places"
 """The kind of truth values that are given as lists: along one dim, the places that hold."""
 

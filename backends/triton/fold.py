@@ -13,7 +13,7 @@ from archc.backends.eager.fused import Fused
 from archc.backends.eager.fusion import fuse
 from archc.backends.eager.packed import in_one_run
 from archc.backends.eager.scope import Scope
-from archc.backends.eager.value import DATA, NUMBER, PLACES, Value
+from archc.backends.eager.value import DATA, NUMBER, PLACES, TOTAL, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import permuted
 from archc.backends.triton.between_op import BetweenOp
@@ -403,7 +403,8 @@ def _laid_out(scope: Scope, node: Node, op: FoldOp, text: Text) -> Value:
     if op.values is not None and op.values.dim is not None and node.id == fold.node:
         have = ["batch", reader, *heads, op.values.dim.name]
     layout = scope.node_layout(node)
-    return Value(permuted(text, have, layout), layout, DATA)
+    total = fold.alone or node.id != fold.node
+    return Value(permuted(text, have, layout), layout, TOTAL if total else DATA)
 
 
 def _given(scope: Scope, fold: WeightedSum, source: Source, running: dict[int, str]) -> Text:

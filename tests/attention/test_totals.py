@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import archc
 from archc.attention.totals import of_totals
 from archc.attention.weighted_sum import WeightedSum
 from archc.compile import folded
@@ -40,3 +41,26 @@ def test_they_are_what_was_written_and_folds(name: str) -> None:
     slopes = [torch.autograd.grad(o, [*inputs.values()], d, materialize_grads=True) for o in ends]
     for plain, other in zip(*slopes, strict=True):
         assert other.isfinite().all() and float((plain - other).abs().max()) < 1e-12
+
+
+MULTIPLIED = """layer Multiplied(d, H, K):
+    input x[d]
+    param W_q[d, H, K]; W_o[H, K, d]; U[H, H']
+    q = x @ W_q
+    attend s <= t over H:
+        z = q[t].T @ q[s]
+        o = softmax(z) @ q[s]
+        l = logsumexp(z)
+        m = l * o
+    output y[d] = ({read}) @ W_o + (q * (l @ U)) @ W_o
+"""
+
+
+@pytest.mark.parametrize("read", ["m", "o * sigmoid(l)", "o * (l @ U)"])
+def test_what_they_multiply_enters_products_in_bfloat16(read: str) -> None:
+    exact = archc.parse(MULTIPLIED.format(read=read)).module(d=8, H=2, K=4, dtype=torch.float64)
+    x = torch.randn(2, 9, 8, dtype=torch.float64)
+    wanted = exact(x).detach()
+    found = exact.bfloat16()(x.bfloat16()).detach()
+    assert found.dtype == torch.bfloat16
+    assert float((found - wanted).abs().max()) < 0.03 * float(wanted.abs().max())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import archc
 
@@ -81,3 +82,32 @@ def test_one_graph_continues() -> None:
     x = torch.randn(2, 9, 8)
     _, state = compiled(x[:, :5], return_state=True)
     torch.testing.assert_close(compiled(x[:, 5:], state=state), module(x)[:, 5:])
+
+
+class Copies(TorchDispatchMode):
+    """The shapes of what torch joins or takes new memory for."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func in (torch.ops.aten.cat.default, torch.ops.aten.new_empty.default):
+            self.seen.append(tuple(made.shape))
+        return made
+
+    def __enter__(self) -> Copies:
+        self.seen: list[tuple[int, ...]] = []
+        return super().__enter__()
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_tokens_read_are_kept_only_where_a_state_is_asked_for(learns: bool) -> None:
+    layer = archc.load("attention").module(d=8, H=2, K=4, dtype=torch.float64)
+    x = torch.randn(2, 6, 8, dtype=torch.float64)
+    with torch.set_grad_enabled(learns):
+        with Copies() as copied:
+            y, state = layer(x, return_state=True)
+        assert copied.seen
+        with Copies() as copied:
+            alone = layer(x)
+        assert not copied.seen and torch.equal(alone, y)
+        more = layer(torch.cat([x, x], 1))
+        assert torch.allclose(layer(x, state=state), more[:, 6:])
