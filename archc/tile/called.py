@@ -111,6 +111,7 @@ class _Names:
             words = {"f32": "wide"}
             name = f"{given.name}_{words.get(made.op.dtype, made.op.dtype.lower())}"
         name = re.sub(r"\W", "_", name).strip("_")
+        name = f"place_{name}" if name[:1].isdigit() else name  # along a dim that no spec named
         found, count = name, 1
         while found in self.taken or (count > 1 and found in self.titles):
             count += 1

@@ -151,7 +151,7 @@ layer Example(H, K, V):
     output o
 """,
     # Two matrices that each token turns into one another, channel by channel, are corrected
-    # together; then each by the other alone, with numbers that go in a circle.
+    # together; then each of two square ones by the other alone, with numbers that go in a circle.
     "matrices in a circle": """
 layer Example(H, K, V):
     input q[H, K], k[H, K], u[H, K], x[H, K], v[H, V], z[H, V], a[H], b[H]
@@ -160,16 +160,17 @@ layer Example(H, K, V):
     f = exp(-softplus(x))
     c = f * cos(u)
     s = f * sin(u)
-    recurrence S[K, V], P[K, V], M[K, V], N[K, V] over H:
+    recurrence S[K, V], P[K, V], M[K, K'], N[K, K'] over H:
         S1 = diag(c) @ S[t-1] + diag(s) @ P[t-1]
         P1 = diag(c) @ P[t-1] - diag(s) @ S[t-1]
         e = S1.T @ uk + 0.3 * P1.T @ q - v
         S[t] = S1 - 0.5 * be * uk @ e.T
         P[t] = P1 - 0.1 * q @ e.T + k @ z.T
         r = S[t].T @ q + P[t-1].T @ u
-        M[t] = 0.8 * tanh(a) * M[t-1] + 0.3 * N[t-1] - 0.5 * uk @ (N[t-1].T @ uk - tanh(r)).T
-        N[t] = 0.4 * tanh(b) * M[t-1] + 0.7 * N[t-1] + q @ v.T
-        o = M[t].T @ q + N[t-1].T @ k + r
+        w = tanh(x * (r.T @ z))
+        M[t] = 0.8 * tanh(a) * M[t-1] + 0.3 * N[t-1] - 0.5 * uk @ (N[t-1].T @ uk - w).T
+        N[t] = 0.4 * tanh(b) * M[t-1] + 0.7 * N[t-1] + q @ u.T
+        o = ((M[t].T @ q + N[t-1].T @ k).T @ u) * v + r
     output o
 """,
     # Corrected along the values and read along the keys, the values and both, before and after;

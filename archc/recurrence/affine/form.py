@@ -140,11 +140,13 @@ class LinkedPart:
 
 @dataclass(frozen=True)
 class LinkedRead:
-    """A value of the body that reads linked states: node = sum of `parts` + `free`."""
+    """A value of the body that reads linked states: node = sum of `parts` + `free`, with the axes
+    of the states, of which `renamed` has those that the node calls otherwise."""
 
     node: int
     parts: tuple[LinkedPart, ...]
     free: sympy.Expr
+    renamed: tuple[tuple[str, Axis], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from archc.recurrence.affine.atoms import Table, TooLong, total
 from archc.recurrence.affine.axis_roles import Roles, content, side_of, written_apart
 from archc.recurrence.affine.chain import Chain, Refused, StateSum, read_body, state_sums
 from archc.recurrence.affine.polynomials import Reading, coefficient
-from archc.recurrence.affine.reads import Walk
+from archc.recurrence.affine.reads import RawRead, Walk
 from archc.recurrence.analysis.degree import OTHER, Degree, updates
 
 ONE, ZERO = sympy.Integer(1), sympy.Integer(0)
@@ -53,7 +53,7 @@ def linked(
     rows = [_update(recurrence, reading, own, state) for state in own]
     reads, whole = _reads(recurrence, linear, table, own)
     sums = [each for row in rows for each in row.sums]
-    sums += [each for _, found, _ in reads for each in found]
+    sums += [each for read in reads for each in read.queries]
     roles = _roles(recurrence, first, sums)
     turn = turn_of(table, roles, [row.blocks for row in rows])
     if turn is None:
@@ -63,7 +63,7 @@ def linked(
         tuple(axis for axis in first.axes if axis.name in roles.key),
         tuple(axis for axis in first.axes if axis.name in roles.value),
         tuple(terms),
-        tuple(_read(states, *read) for read in reads),
+        tuple(_read(states, read) for read in reads),
         tuple(whole),
         turn,
     )
@@ -119,7 +119,7 @@ def _reads(
     linear: Mapping[int, Degree],
     table: Table,
     own: Sequence[ir.State],
-) -> tuple[list[tuple[int, tuple[StateSum, ...], sympy.Expr]], list[int]]:
+) -> tuple[list[RawRead], list[int]]:
     """The sums against states that other values of the body are, before the token and after it, and
     the nodes that take a state whole."""
     body, names = recurrence.body, {state.name for state in own}
@@ -138,10 +138,7 @@ def _reads(
             walk.update(id)
         else:
             walk.visit(id)
-    if any(read.renamed for read in walk.reads):
-        raise Refused("states that feed one another are read along other axes than theirs", HELP)
-    found = sorted(walk.reads, key=lambda read: read.node)
-    return [(read.node, read.queries, read.free) for read in found], sorted(set(walk.whole))
+    return sorted(walk.reads, key=lambda read: read.node), sorted(set(walk.whole))
 
 
 def _roles(recurrence: ir.Recurrence, state: ir.State, sums: Sequence[StateSum]) -> Roles:
@@ -261,24 +258,22 @@ def _number_read(
     table: Table, sides: Roles, place: int, decay: sympy.Expr, read: nf.Read
 ) -> nf.LinkedRead | None:
     """A read of a state that a number scales; None if it sums over more than the key axes."""
-    if read.renamed or any(frozenset(part.axes) != sides.key for part in read.parts):
+    if any(frozenset(part.axes) != sides.key for part in read.parts):
         return None
     parts = []
     for part in read.parts:
         scale = table.times(decay, part.scale) if part.when == nf.AFTER else part.scale
         parts.append(nf.LinkedPart(place, part.when == nf.WRITTEN, part.covector, scale))
-    return nf.LinkedRead(read.node, tuple(parts), read.free)
+    return nf.LinkedRead(read.node, tuple(parts), read.free, read.renamed)
 
 
-def _read(
-    states: Sequence[str], node: int, sums: Sequence[StateSum], free: sympy.Expr
-) -> nf.LinkedRead:
+def _read(states: Sequence[str], read: RawRead) -> nf.LinkedRead:
     """A read, with the states by their places."""
     parts = []
-    for each in sums:
+    for each in read.queries:
         name, version = each.version.rsplit("@", 1)
         parts.append(nf.LinkedPart(states.index(name), version == "1", each.covector, each.scale))
-    return nf.LinkedRead(node, tuple(parts), free)
+    return nf.LinkedRead(read.node, tuple(parts), read.free, tuple(sorted(read.renamed.items())))
 
 
 __all__ = ["TooLong", "by_numbers", "linked"]

@@ -406,6 +406,7 @@ class Derivation:
             parts.append(self.frame.times(value, self._factor(form, scale)))
         total = self.frame.total(parts)
         assert total is not None, "a read has parts"
+        total = self.frame.renamed(total, dict(read.renamed)) if read.renamed else total
         return self.frame.full(total, self.body[read.node].type.axes)
 
     def _check_whole(self, states: Sequence[str], whole: Sequence[int]) -> None:

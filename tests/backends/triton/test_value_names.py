@@ -7,6 +7,8 @@ import pytest
 import archc
 from archc.compile import elaborated, programs_of, text_of
 from archc.source import Source
+from archc.tile.compose import Composer
+from archc.tile.language import statements
 
 SPEC = """
 layer Memory(K, V):
@@ -36,3 +38,15 @@ def test_buffers_are_called_by_what_they_hold(spec: str) -> None:
     ops = re.compile(r"(sum|plus|minus|product|scan)(_\d+)?(_moved)?")
     assert not [name for name in names if ops.fullmatch(name)]
     assert {"d_scores", "d_scores_sum"} <= names
+
+
+def test_an_index_along_a_dim_that_no_spec_names() -> None:
+    """Its name is a word of Python, though that of the dim is a number."""
+    k = Composer("totals", "y = x 3 times.")
+    (N,) = k.lengths("N")
+    x, y, c = k.buffer("x", c=N), k.buffer("y", c=N), k.iota("c", N)
+    with k.loop(0, 3, k.load(x, c), index="@0") as turn:
+        turn.next(turn.carried[0] + turn.index)
+    k.store(y, c, value=turn.results[0])
+    blocks = [block for each in statements(k.done().body) for block in each.blocks]
+    assert all(value.name.isidentifier() for block in blocks for value in block.arguments)
