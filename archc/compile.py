@@ -285,19 +285,24 @@ class Kernels:
 @lru_cache(KEPT)
 def kernels_of(layer: ir.Layer) -> Kernels:
     """The kernels of an elaborated layer."""
-    ready = whole_for_kernels(with_chunked_forms(layer))
-    return Kernels(*triton.kernels_in(Plan(ready, runtime="import"), SCHEDULE))
+    plan = Plan(ready_for_kernels(layer), runtime="import")
+    return Kernels(*triton.kernels_in(plan, SCHEDULE, ready_for_kernels))
 
 
 def programs_of(layer: ir.Layer) -> dict[str, Program]:
     """The kernels of an elaborated layer, by name."""
-    ready = whole_for_kernels(with_chunked_forms(layer))
-    return triton.programs_in(Plan(ready, runtime="import"), SCHEDULE)
+    plan = Plan(ready_for_kernels(layer), runtime="import")
+    return triton.programs_in(plan, SCHEDULE, ready_for_kernels)
+
+
+def ready_for_kernels(layer: ir.Layer) -> ir.Layer:
+    """A part of a layer, with chunked forms as kernels do best."""
+    return whole_for_kernels(with_chunked_forms(layer))
 
 
 def in_kernels(plan: Plan) -> eager.Code:
     """The code whose chunked recurrences launch kernels on a GPU."""
-    return triton.code_of(replace(plan, layer=for_kernels(plan.layer)), SCHEDULE)
+    return triton.code_of(replace(plan, layer=for_kernels(plan.layer)), SCHEDULE, ready_for_kernels)
 
 
 @lru_cache(KEPT)
@@ -308,11 +313,17 @@ def whole_for_kernels(layer: ir.Layer) -> ir.Layer:
 
 def whole_in_kernels(plan: Plan) -> eager.Code:
     """The code whose chunked recurrences, and what enters and leaves them, are kernels on a GPU."""
-    return triton.code_of(replace(plan, layer=whole_for_kernels(plan.layer)), SCHEDULE)
+    ready = whole_for_kernels(plan.layer)
+    return triton.code_of(replace(plan, layer=ready), SCHEDULE, ready_for_kernels)
+
+
+def in_pytorch(plan: Plan) -> eager.Code:
+    """The code that runs everywhere."""
+    return eager.code_of(plan, ready=with_chunked_forms)
 
 
 BACKENDS: Mapping[str, Callable[[Plan], eager.Code]] = {
-    "auto": eager.code_of, "eager": eager.code_of, "triton": whole_in_kernels,
+    "auto": in_pytorch, "eager": in_pytorch, "triton": whole_in_kernels,
 }  # fmt: skip
 """Plan -> code, by name; `auto` is what runs everywhere."""
 
@@ -442,5 +453,5 @@ def slots_text_of(layer: ir.Layer, backend: str = "eager", linear: bool = False)
 def function_of(layer: ir.Layer, name: str, backend: str = "eager") -> str:
     """The source of a function `name` that computes a layer without parameters."""
     if backend == "triton":
-        return triton.emit_function(for_kernels(layer), name, SCHEDULE)
-    return eager.emit_function(layer, name)
+        return triton.emit_function(for_kernels(layer), name, SCHEDULE, ready_for_kernels)
+    return eager.emit_function(layer, name, ready=with_chunked_forms)

@@ -198,9 +198,9 @@ def place_borders(routed: Routed, cu_seqlens: Tensor | None) -> Tensor:
 def by_place(state: Tensor, at: int) -> Tensor:
     """States with a row for each sequence, and places along dim `at`, as states of one place with a
     row for each place and sequence."""
-    return state.movedim(at, 0).flatten(0, 1).unsqueeze(at)
+    return state.movedim(at, 0).flatten(0, 1)
 
 
 def by_sequence(state: Tensor, routed: Routed, at: int) -> Tensor:
     """The inverse of `by_place`."""
-    return state.squeeze(at).unflatten(0, (routed.ends.shape[0], -1)).movedim(0, at)
+    return state.unflatten(0, (routed.ends.shape[0], -1)).movedim(0, at)

@@ -17,7 +17,7 @@ from archc.backends.eager.emit import emit
 from archc.backends.eager.memory import Memory
 from archc.backends.load import load
 from archc.backends.renamed import Weights, arguments, declared, weights
-from archc.compile import before_chunks, lowered
+from archc.compile import before_chunks, lowered, with_chunked_forms
 from archc.diagnostics import ArchError, Diagnostic, fail
 from archc.elaborate.ones import ones
 from archc.file_check import SMALL, distance, hold_numbers
@@ -87,7 +87,8 @@ def instance_of(layer: Layer, given: Mapping[str, Any], tokens: int) -> Instance
         if found is not None and not choosing:
             break
         if not loaded:
-            loaded.append(load(emit(replace(plan, check=Check(sizes, sizes))), layer.name))
+            checked = replace(plan, check=Check(sizes, sizes))
+            loaded.append(load(emit(checked, with_chunked_forms), layer.name))
         (code,) = loaded
         module, inputs, own = code.example(arguments(sizes), BATCH, tokens, "cpu", torch.float64)
         instance = Instance(layer, sizes, module, inputs, own, tokens, plan)
@@ -167,7 +168,8 @@ def in_chunks(instance: Instance, chunk: int) -> float:
     rules = replace(instance.plan.layer.chunk, size=chunk)
     layer = replace(instance.plan.layer, chunk=rules)
     check = Check(instance.sizes, instance.sizes)
-    code = load(emit(replace(instance.plan, layer=layer, check=check)), layer.name)
+    plan = replace(instance.plan, layer=layer, check=check)
+    code = load(emit(plan, with_chunked_forms), layer.name)
     given = arguments(instance.sizes)
     module, _, _ = code.example(given, BATCH, instance.tokens, "cpu", torch.float64)
     module.load_state_dict(instance.module.state_dict())

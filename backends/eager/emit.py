@@ -15,10 +15,18 @@ from archc.backends.eager.parts import Parts
 from archc.backends.eager.selfcheck import self_check
 from archc.backends.eager.table import EMITTERS
 from archc.backends.embedding import names_read
-from archc.backends.writer import Writer, printable
+from archc.backends.writer import Writer, printable, snake
 
 from archc.ir import layer as ir
 from archc.ir.plan import Check, Plan
+
+Ready = Callable[[ir.Layer], ir.Layer]
+"""Gives a layer its chunked forms."""
+
+
+def as_it_is(layer: ir.Layer) -> ir.Layer:
+    """The layer, whose recurrences are loops."""
+    return layer
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,13 +63,15 @@ def code_of(
     by_ops: Callable[..., Any] | None = None,
     by_folds: Callable[..., Any] | None = None,
     by_regions: Callable[..., Any] | None = None,
+    ready: Ready = as_it_is,
 ) -> Code:
     """The code of a plan's layer. `by_kernels` writes the functions that launch kernels for chunks,
     `by_steps` those whose kernels walk tokens, `by_ops` the ops of torch that call them, `by_folds`
-    the kernels of an attend, `by_regions` what stands around all of these."""
+    the kernels of an attend, `by_regions` what stands around all of these; `ready` gives a layer
+    that is made of a part of another its chunked forms."""
     file = File(
         by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops, by_folds=by_folds,
-        by_regions=by_regions, linear=plan.linear, slots=plan.slots,
+        by_regions=by_regions, by_parts=parts_by(ready), linear=plan.linear, slots=plan.slots,
     )  # fmt: skip
     layers = called_first(plan.layer)
     classes = file.classes_of(layers[::-1])
@@ -70,9 +80,33 @@ def code_of(
     return Code(plan.layer, layers, classes, file)
 
 
-def emit(plan: Plan) -> str:
+def emit(plan: Plan, ready: Ready = as_it_is) -> str:
     """The whole file, without kernels."""
-    return code_of(plan).text(plan)
+    return code_of(plan, ready=ready).text(plan)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A function of the file that computes a part of a layer: the layer that it is, the name of its
+    class, its own name, and the options that no shape tells it."""
+
+    layer: ir.Layer
+    name: str
+    title: str
+    options: Sequence[str]
+
+
+def parts_by(ready: Ready) -> Callable[[File, ir.Layer], Part]:
+    """Who writes functions for parts of layers."""
+
+    def write(file: File, layer: ir.Layer) -> Part:
+        made = ready(layer)
+        classes = file.classes_of([made])
+        parts = Parts(file, made, EMITTERS, classes, root=False)
+        title = file.names.fresh(snake(parts.name))
+        return Part(made, parts.name, title, write_function(parts, title))
+
+    return write
 
 
 KERNEL_CHECKS = {
@@ -96,11 +130,12 @@ def emit_function(
     by_ops: Callable[..., Any] | None = None,
     by_folds: Callable[..., Any] | None = None,
     by_regions: Callable[..., Any] | None = None,
+    ready: Ready = as_it_is,
 ) -> str:
     """A file with the function of a layer without parameters: `o, state = name(q, k, v, ...)`."""
     file = File(
         by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops, by_folds=by_folds,
-        by_regions=by_regions,
+        by_regions=by_regions, by_parts=parts_by(ready),
     )  # fmt: skip
     file.names.fresh(name)
     classes = file.classes_of([layer])

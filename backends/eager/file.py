@@ -47,6 +47,7 @@ class File:
     by_ops: Callable[..., Any] | None = None
     by_folds: Callable[..., Any] | None = None
     by_regions: Callable[..., Any] | None = None
+    by_parts: Callable[..., Any] | None = None
     spaced: bool = False
     linear: bool = False
     slots: bool = False

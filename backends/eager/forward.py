@@ -17,7 +17,7 @@ from archc.backends.eager.packed import (
     write_padded,
 )
 from archc.backends.eager.parts import Parts
-from archc.backends.eager.routed import use_routes
+from archc.backends.eager.routed_memory import use_routes
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.state import of_blocks, past_tokens
 from archc.backends.eager.value import KIND_OF, Value, length_name
@@ -54,7 +54,7 @@ class Forward:
         if self.parts.file.by_regions is not None:
             away = {*self.memory.other, *self.memory.optional}
             self.scope.use_regions(self.parts.file.by_regions(self.scope, self.layer, away))
-        use_routes(self.scope, {*self.memory.other, *self.memory.optional})
+        use_routes(self.scope, self.layer, {*self.memory.other, *self.memory.optional})
         if self.parts.file.by_regions is not None:
             params = {id for id, _ in self.layer.params}
             join_products(self.scope, params, {*self.memory.other, *self.memory.optional})

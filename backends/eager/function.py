@@ -152,7 +152,10 @@ class Function(Forward):
         writer.line(f"return {made}, {state}")
 
 
-def write_function(parts: Parts, name: str) -> None:
-    """Append the regions' functions, the state and the function to the file."""
-    function = Function(parts, name).write()
-    parts.file.sections += [state_class(parts).text(), function.text()]
+def write_function(parts: Parts, name: str) -> list[str]:
+    """Append the regions' functions, the state and the function to the file; the options that it
+    takes beside tensors."""
+    function = Function(parts, name)
+    text = function.write().text()
+    parts.file.sections += [state_class(parts).text(), text]
+    return function.options

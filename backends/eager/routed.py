@@ -9,37 +9,22 @@ y = summed_pairs(product, routes)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-from archc.backends.eager.recurrence import RecurrenceFunction
-from archc.backends.eager.scope import Region, Scope
+from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, Value, shape_text
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import aligned, permuted
-from archc.backends.writer import INDENT, Writer
 
 from archc.dims import BATCH, Axis
 from archc.ir import layer as ir
+from archc.ir.alone import without_axes
 from archc.ir.graph import Graph, Node, Type
-from archc.ir.routes import Route, routes, weight_of
+from archc.ir.routes import Route, weight_of
 from archc.ir.typing import layer_graph
 
 ROWS = BATCH.name
 """The axis of the pairs in the graph of a route."""
-
-
-def use_routes(scope: Scope, away: Collection[int]) -> None:
-    """Let routes be computed for what is chosen alone; `away`: nodes that stay where they are."""
-    shared: dict[int, str] = {}
-    found: dict[int, Region] = {
-        route.exit: RoutedRegion(scope, route, shared)
-        if route.memory is None
-        else RoutedMemory(scope, route)
-        for route in routes(scope.graph)
-        if not route.members & {*away}
-    }
-    if found:
-        scope.use_regions({**scope.regions, **found})
 
 
 class RoutedRegion:
@@ -77,9 +62,13 @@ class RoutedRegion:
             if id not in self.route.products:
                 self.inner.values[copy] = self._entered(id)
         for node in members:
-            if node.id in self.route.products:
-                self.inner.values[self.copies[node.id]] = self._product(node)
+            self._compute(node)
         return self._end(self.outer[self.route.exit])
+
+    def _compute(self, node: Node) -> None:
+        """The line of a member that has one of its own, when what it reads is known."""
+        if node.id in self.route.products:
+            self.inner.values[self.copies[node.id]] = self._product(node)
 
     def _choose(self) -> None:
         """The line that sorts the pairs of a choice, once."""
@@ -117,7 +106,7 @@ class RoutedRegion:
         operands = [self._enter(operand) for operand in node.operands]
         op = node.op
         if isinstance(op, ir.Contract):
-            op = self._joined(node)
+            op = without_axes(self.outer, node, {*self.route.rows, self.route.axis}, (BATCH,))
         elif isinstance(op, ir.Reduce):
             left = tuple(name for name in op.axes if name != axis)
             if not left:
@@ -153,22 +142,6 @@ class RoutedRegion:
     def _input(self, node: Node, kept: list[Axis], rows: bool) -> ir.Input:
         axes = (BATCH, *kept) if rows else tuple(kept)
         return ir.Input(f"value {node.id}", Type(axes, node.type.dtype))
-
-    def _joined(self, node: Node) -> ir.Contract:
-        """A product whose rows and places have one label."""
-        ours = {*self.route.rows, self.route.axis}
-        away = {
-            label
-            for labels, operand in zip(node.op.ins, node.operands, strict=True)
-            for label, name in zip(labels, self.outer[operand].type.names, strict=True)
-            if name in ours
-        }
-        ins = []
-        for labels in node.op.ins:
-            rest = tuple(label for label in labels if label not in away)
-            ins.append((ROWS, *rest) if len(rest) < len(labels) else rest)
-        out = [(label, axis) for label, axis in node.op.out if label not in away]
-        return ir.Contract(tuple(ins), ((ROWS, BATCH), *out))
 
     # --- lines ---
 
@@ -240,101 +213,3 @@ class RoutedRegion:
         text = permuted(made.text, made.layout, (ROWS, *rest))
         have, layout = (*self.route.rows, *rest), scope.node_layout(node)
         return permuted(call("summed_pairs", text, self.routes), have, layout)
-
-
-class RoutedMemory(RoutedRegion):
-    """A route through a memory with a state for each place: where tokens are many, those of each
-    place are a packed sequence; else the memories of all places look at every token."""
-
-    def __init__(self, scope: Scope, route: Route):
-        super().__init__(scope, route, {})
-
-    def call(self) -> None:
-        """Write both ways, and what decides between them."""
-        scope, exit = self.scope, self.route.exit
-        for id in self.reads:
-            if scope.value(id).kind != NUMBER and not scope.values[id].bound:
-                scope.bind(id)
-        outer, every = scope.writer, scope.regions
-        scope.writer = Writer(margin=outer.margin + len(INDENT))
-        scope.use_regions({id: each for id, each in every.items() if id != exit})
-        name, memory = scope.value(exit), self.route.memory
-        if not name.bound:
-            scope.bind(exit)
-            name = scope.values[exit]
-        whole, scope.writer = scope.writer, Writer(margin=outer.margin + len(INDENT))
-        self.function: RecurrenceFunction = scope.functions[memory]
-        if self.function.packed:
-            scope.writer.line(f"{name.text} = {self._lines()}")
-            value = scope.value(self.route.top)
-            chosen = permuted(value.text, value.layout, (*self.route.rows, self.route.axis))
-            test = call("memories_pay", chosen, scope.size(self.route.count), scope.cu_seqlens)
-            with outer.block(f"if {test}:"):
-                outer.include(scope.writer.lines)
-            with outer.block("else:"):
-                outer.include(whole.lines)
-        else:
-            outer.include(whole.lines)
-        scope.writer = outer
-        scope.use_regions(every)
-
-    def _copy(self, node: Node) -> None:
-        """A member, of pairs; results of the memory enter, as its call makes them."""
-        if node.id == self.route.memory:
-            for operand in node.operands[: len(node.op.captures)]:
-                self._enter(operand)
-        elif isinstance(node.op, ir.Result):
-            kept = [a for a in node.type.axes if a.name not in (*self.route.rows, self.route.axis)]
-            made = self.graph.add(self._input(node, kept, True), name=node.name)
-            self.copies[node.id] = made
-        else:
-            super()._copy(node)
-
-    def _end(self, node: Node) -> Text:
-        self._remember()
-        return super()._end(node)
-
-    def _remember(self) -> None:
-        """The line that calls the memory, of packed sequences with one place each."""
-        scope, made, axis = self.scope, self.function, self.route.axis
-        node = self.outer[made.node.id]
-        borders = scope.names.fresh("borders")
-        scope.writer.line(f"{borders} = place_borders({self.routes}, {scope.cu_seqlens})")
-        operands = dict(zip(node.op.captures, node.operands, strict=False))
-        given = [self._given(operands[name], value) for name, value in made.values.items()]
-        places = [[a.name for a in state.axes].index(axis) for state in node.op.states]
-        given += [
-            call("by_place", before, str(at)).text
-            for before, at in zip(made.before, places, strict=True)
-        ]
-        names = {name: scope.names.fresh(f"{text}_rows") for name, text in made.targets.items()}
-        left = ", ".join([*names.values(), *made.after])
-        more = [*made.given, f"cu_seqlens={borders}"]
-        scope.writer.call(f"{left} = {made.name}(", [*given, *more], ")")
-        for after, at in zip(made.after, places, strict=True):
-            if after != "_":
-                scope.writer.line(f"{after} = by_sequence({after}, {self.routes}, {at})")
-        for user in self.outer.users(node.id):
-            result = self.outer[user]
-            if result.op.name in names:
-                self._enter_result(result, names[result.op.name])
-
-    def _enter_result(self, node: Node, name: str) -> None:
-        """A result of the memory's call as a value of pairs: without the batch and the places,
-        which are one there."""
-        layout = self.scope.node_layout(node)
-        ones = (BATCH.name, self.route.axis)
-        dims = ", ".join(str(layout.index(each)) for each in ones)
-        rest = tuple(ROWS if each == "t" else each for each in layout if each not in ones)
-        text = call(f"{name}.squeeze", f"({dims})")
-        self.inner.values[self.copies[node.id]] = Value(text, rest, DATA)
-
-    def _given(self, id: int, like: Value) -> str:
-        """An input of the memory, laid out as its function takes it, with one place a token."""
-        value = self.inner.value(self.copies[id])
-        if value.kind == NUMBER or ROWS not in value.layout:
-            return value.text.text
-        have = tuple("t" if name == ROWS else name for name in value.layout)
-        want = [name for name in like.layout if name != BATCH.name]
-        text = aligned(value.text, have, want)
-        return call(f"{text.at(ATOM)}.unsqueeze", str(like.layout.index(BATCH.name))).text

@@ -30,28 +30,32 @@ if "ARCHC_TUNED" in os.environ:  # a file that `archc tune` wrote
     use_tuned(os.environ["ARCHC_TUNED"])'''
 
 
-def code_of(plan: Plan, schedule: Schedule) -> eager.Code:
-    """The code of a plan's layer; `schedule` says how recurrences become kernels."""
-    return eager.code_of(plan, *_writers(schedule))
+def code_of(plan: Plan, schedule: Schedule, ready: eager.Ready) -> eager.Code:
+    """The code of a plan's layer; `schedule` says how recurrences become kernels, `ready` gives
+    parts of layers their chunked forms."""
+    return eager.code_of(plan, *_writers(schedule), ready=ready)
 
 
-def kernels_in(plan: Plan, schedule: Schedule) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def kernels_in(
+    plan: Plan, schedule: Schedule, ready: eager.Ready
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The lines of a file about its kernels, and about what stays in PyTorch."""
-    file = code_of(plan, schedule).file
+    file = code_of(plan, schedule, ready).file
     regions = (f"{note}: a kernel, and one for its gradient" for note in file.token_notes)
     return (*file.notes, *file.attends, *regions), tuple(file.refused)
 
 
-def programs_in(plan: Plan, schedule: Schedule) -> dict[str, Program]:
+def programs_in(plan: Plan, schedule: Schedule, ready: eager.Ready) -> dict[str, Program]:
     """The kernels of the file, by name."""
-    return code_of(plan, schedule).file.programs
+    return code_of(plan, schedule, ready).file.programs
 
 
-def emit_function(layer: ir.Layer, name: str, schedule: Schedule) -> str:
+def emit_function(layer: ir.Layer, name: str, schedule: Schedule, ready: eager.Ready) -> str:
     """A file with the function of a layer that has no parameters. What stands around a memory is no
     part of it: where there is none, it is all that there is, and has kernels."""
     memory = any(isinstance(node.op, ir.Recurrence | ir.Attend) for node in layer.graph)
-    return eager.emit_function(layer, name, *_writers(schedule)[: 4 if memory else 5])
+    writers = _writers(schedule)[: 4 if memory else 5]
+    return eager.emit_function(layer, name, *writers, ready=ready)
 
 
 def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:

@@ -94,6 +94,40 @@ def test_packed_sequences_each_have_their_own_memories(monkeypatch: pytest.Monke
     assert not any(decided[1:])
 
 
+READ_LATER = """
+layer M(K, V):
+    input k[K], v[V], a
+    recurrence S[K, V]:
+        S[t] = a * S[t-1] + k @ v.T
+        o    = S[t].T @ k
+    output o
+
+layer L(d, N, K, V):
+    input x[d]
+    param W_r[d, N]; W_k[N, d, K]; W_v[N, d, V]; W_o[N, V, d]; w[d]
+    s = x @ W_r
+    p = where(s > 0, s, {lowest})
+    route e in top(2, p) weight p / 4:
+        y = silu(M(x @ W_k[e], x @ W_v[e], sigmoid(x @ w))) @ W_o[e]
+    output y
+"""
+
+
+@pytest.mark.parametrize("lowest", ["s / 2", "-inf"])
+def test_a_product_with_matrices_reads_what_was_remembered(lowest: str) -> None:
+    """Where a score is infinitely low a place is not chosen, and another one stands in for it: its
+    memory stays as it is."""
+    spec = archc.parse(READ_LATER.format(lowest=lowest))
+    module = spec.module(d=3, N=3, K=2, V=2, dtype=torch.float64)
+    x = drawn(1, 200, 3)
+    state, parts = module.initial_state(1), []
+    for at in range(0, 200, 8):  # too few to be routed
+        made, state = module(x[:, at : at + 8], state=state, return_state=True)
+        parts.append(made)
+    y, after = module(x, return_state=True)
+    agree([y, after.S], [torch.cat(parts, 1), state.S])
+
+
 UNLIKE = """
 layer L(d, N, H, K):
     input x[d]
