@@ -32,7 +32,7 @@ class Summed:
 
 def contract(v: Values, node: Node, place: Place) -> Made:
     """A product of matrices, or a sum of elementwise products."""
-    found = _places(v, node, {label: place[axis.name] for label, axis in node.op.out})
+    found = places_of(v, node, {label: place[axis.name] for label, axis in node.op.out})
     if isinstance(found, Refusal):
         return found
     if len(found.owns) == 1:
@@ -41,7 +41,7 @@ def contract(v: Values, node: Node, place: Place) -> Made:
             return x
         axes = [axis.renamed(label) for label, axis in found.axes.items()]
         return reduced(v, x.wide(), tuple(found.axes), axes=axes)
-    pointwise = not v.has_few and all(_is_pointwise(v, operand) for operand in node.operands)
+    pointwise = not v.has_few and all(is_pointwise(v, operand) for operand in node.operands)
     if _is_wide(found) and (pointwise or any(map(v.is_deep, node.operands))):
         made = _in_turn(v, node, found)
         if pointwise or not isinstance(made, Refusal) or not made.moved:
@@ -53,12 +53,12 @@ def contract(v: Values, node: Node, place: Place) -> Made:
             return x
         tiles.append(x)
     large = v.matrices(node, found.owns)
-    if large and all(_is_pointwise(v, node.operands[each]) for each in large):
+    if large and all(is_pointwise(v, node.operands[each]) for each in large):
         return v.by_blocks(node, tiles, found, large, product)
     return product(v, node, tiles[0], tiles[1], found)
 
 
-def _places(v: Values, node: Node, out: Mapping[str, Index]) -> Summed | Refusal:
+def places_of(v: Values, node: Node, out: Mapping[str, Index]) -> Summed | Refusal:
     """Where each operand is wanted; an axis that is summed has a dim of its own."""
     graph, taken = v.frame.graph, {index.label for index in out.values()}
     owns: list[Own] = []
@@ -90,7 +90,7 @@ def _is_wide(found: Summed) -> bool:
     return bool(found.axes) and len(first | second) > 2 and not matrices
 
 
-def _is_pointwise(v: Values, id: int) -> bool:
+def is_pointwise(v: Values, id: int) -> bool:
     """Whether a value is made from memory without a look at other elements."""
     node = v.frame.graph[id]
     if isinstance(node.op, ir.Input) or v.is_loaded(id):
@@ -98,12 +98,12 @@ def _is_pointwise(v: Values, id: int) -> bool:
     renamed = isinstance(node.op, ir.Contract) and len(node.op.ins) == 1
     renamed = renamed and len(node.op.out) == len(set(node.op.ins[0])) == len(node.op.ins[0])
     pointwise = isinstance(node.op, POINTWISE) or renamed
-    return pointwise and all(_is_pointwise(v, operand) for operand in node.operands)
+    return pointwise and all(is_pointwise(v, operand) for operand in node.operands)
 
 
 def term(v: Values, node: Node, place: Place, axis: Axis, index: Index) -> Made:
     """The addend of one index of a dim in a sum over it."""
-    found = _places(v, node, {label: place[each.name] for label, each in node.op.out})
+    found = places_of(v, node, {label: place[each.name] for label, each in node.op.out})
     if isinstance(found, Refusal):
         return found
     (label,) = (name for name, each in found.axes.items() if each == axis)

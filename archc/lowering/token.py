@@ -65,7 +65,8 @@ class Lowered:
     `options` the numbers that a launch computes, `lengths` the axes whose blocks its constants are.
     `sizes` are the sizes of the spec, by what the program calls them. `shares` are the outputs that
     are sums of a program's tokens, with the axes to sum over, `written` all outputs. Packed
-    sequences have `before` rows in front of the tokens of each, a row of the batch has `ahead`."""
+    sequences have `before` rows in front of the tokens of each, a row of the batch has `ahead`.
+    `few`: sizes of the dims that products go along index by index."""
 
     program: Program
     space: Space
@@ -77,6 +78,7 @@ class Lowered:
     written: frozenset[str]
     before: sympy.Expr
     ahead: sympy.Expr
+    few: tuple[sympy.Expr, ...]
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,6 @@ class RegionKernels:
 
     @property
     def programs(self) -> tuple[Lowered, ...]:
-        """Both of them."""
         return (self.values, self.gradient)
 
 
@@ -132,12 +133,12 @@ class TokenProgram(Values):
         self.shifts: dict[Index, sympy.Expr] = {}
         self.at_shift: dict[sympy.Expr, Index] = {}
         self.seen: dict[Index, Look] = {}
+        self.few: dict[sympy.Expr, None] = {}
         self.turns, self.early = False, False
         looks = Looks(graph, region.stream) if self.space.unrolled else None
         self.walk = Walk(self, looks) if looks else None
         along = [a for a in self.axes.values() if a.kind != "batch"]
-        self.see(*(a.name for a in along if a not in self.space.unrolled))
-        self.see(*(a.name for a in self.space.unrolled))
+        self.see(*(a.name for a in sorted(along, key=lambda a: a in self.space.unrolled)))
         self.first: Tile
         self.turn_count: sympy.Expr = sympy.Integer(1)
         for axis in self.axes.values():
@@ -410,11 +411,10 @@ class TokenProgram(Values):
         program = swept(self.k.done())
         own = {} if self.packed is None else {BORDERS: self.packed.table}
         buffers = self._of_program(program, {**self.memory, **made, **self.nexts, **own})
-        written = frozenset(made)
         sizes = {str(own): symbol for symbol, own in self.symbols.items()}
         return Lowered(
-            program, self.space, buffers, self.options, lengths, sizes, self.shares, written,
-            *self.in_front,
+            program, self.space, buffers, self.options, lengths, sizes, self.shares,
+            frozenset(made), *self.in_front, (*self.few,),
         )  # fmt: skip
 
     def _of_program(self, program: Program, given: Mapping[str, Buffer]) -> dict[str, str]:

@@ -11,8 +11,10 @@ import sympy
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.free_names import marked
 from archc.ir.graph import Node
 from archc.lowering import algebra
+from archc.lowering.token_products import index_by_index
 from archc.lowering.token_space import runs_through
 from archc.lowering.values import Index, Made, Padded, Place, Refusal, Rules
 from archc.tile.handle import Tile
@@ -120,9 +122,12 @@ def reduce(v: TokenProgram, node: Node, place: Place) -> Made:
 
 def contract(v: TokenProgram, node: Node, place: Place) -> Made:
     """A product, summed over the labels that go; those of a short convolution in each thread."""
+    made = index_by_index(v, node, place)
+    if made is not None:
+        return made
+    names = _summed_dims(v, node, place)
     axes = _axes_of(v, node)
-    kept = {label for label, _ in node.op.out}
-    gone = [axis for label, axis in axes.items() if label not in kept]
+    gone = [axes[label].renamed(name) for label, name in names.items()]
     given = _factors(v, node, place)
     if isinstance(given, Refusal):
         return given
@@ -134,6 +139,10 @@ def contract(v: TokenProgram, node: Node, place: Place) -> Made:
 def _factors(v: TokenProgram, node: Node, place: Place) -> list[Padded] | Refusal:
     """The factors of a product at a place of it."""
     places, given = {label: place[axis.name] for label, axis in node.op.out}, []
+    axes = _axes_of(v, node)
+    for label, name in _summed_dims(v, node, place).items():
+        if name != axes[label].name:
+            places[label] = v.whole(axes[label], name)
     for operand, labels in zip(node.operands, node.op.ins, strict=True):
         names = v.graph[operand].type.names
         own = {n: places[x] for n, x in zip(names, labels, strict=True) if x in places}
@@ -142,6 +151,25 @@ def _factors(v: TokenProgram, node: Node, place: Place) -> list[Padded] | Refusa
             return x
         given.append(x)
     return given
+
+
+def _summed_dims(v: TokenProgram, node: Node, place: Place) -> dict[str, str]:
+    """The dims that a product sums over by their labels: each by the name of its axis, if all
+    factors call it so and nothing else goes along a dim of that name."""
+    kept = {label for label, _ in node.op.out}
+    found: dict[str, set[str]] = {}
+    for operand, labels in zip(node.operands, node.op.ins, strict=True):
+        for label, name in zip(labels, v.graph[operand].type.names, strict=True):
+            if label not in kept:
+                found.setdefault(label, set()).add(name)
+    taken = {*(str(index.label) for index in place.values()), *v.axes}
+    free: dict[str, str] = {}
+    for label, names in found.items():
+        (name, *more) = sorted(names)
+        if more or name in free.values() or name in {i.label for i in place.values()}:
+            name = marked(name, {*taken, *free.values()})
+        free[label] = name
+    return free
 
 
 def _multiplied(v: TokenProgram, given: Sequence[Padded]) -> Padded:

@@ -8,6 +8,7 @@ unrolled   the places of a short convolution: a loop loads them one by one, and 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -100,5 +101,21 @@ def _along(graph: Graph, node: Node, stream: str) -> set[str]:
         summed = [axis for axis, label in pairs if label not in kept]
         gathered = any(axis.name == stream or axis.kind == "batch" for axis in summed)
         gathered = gathered or stream not in {axis.name for axis, _ in pairs}
-        return set() if gathered else {axis.name for axis in summed}
+        few = set() if gathered else few_labels(node)
+        rows = {axis.name for label, axis in node.op.out if label in few and axis.kind == "dim"}
+        return set() if gathered else {axis.name for axis in summed} | rows
     return set()
+
+
+def few_labels(node: Node) -> set[str]:
+    """The labels of a product of two matrices but the longest: the one that is last in two of the
+    three, as that of vectors in memory is. None of another contraction."""
+    if len(node.op.ins) != 2:
+        return set()
+    first, second = node.op.ins
+    out = [label for label, _ in node.op.out]
+    every, summed = {*first, *second}, {*first, *second} - {*out}
+    if not summed or every in ({*first}, {*second}):
+        return set()
+    last = Counter(labels[-1] for labels in (first, second, out) if labels)
+    return every - {label for label, count in last.items() if count > 1}

@@ -17,7 +17,7 @@ from archc.ir.graph import Graph, Node, Type
 from archc.ir.routes import routed
 from archc.ir.token_region import Left, TokenRegion, is_token_type
 from archc.regions.body import Body, leaves, nearest
-from archc.regions.token_ops import fits, is_table
+from archc.regions.token_ops import fits, is_matrix_product, is_table
 
 WORTH = 1.5
 """How many times the bytes of a region PyTorch must move for a kernel of its own to be worth it."""
@@ -71,7 +71,7 @@ def _left(graph: Graph, region: TokenRegion, ratio: float) -> Left:
 def groups(graph: Graph, stream: str, never: Collection[int] = ()) -> list[frozenset[int]]:
     """Maximal connected convex groups of nodes that fit, each after those that it reads."""
     chosen = [n for n in graph if n.id not in never and fits(graph, n, stream)]
-    partition = _Partition(graph)
+    partition = _Partition(graph, stream)
     fitting = {node.id for node in chosen}
     for node in chosen:
         for operand in node.operands:
@@ -83,8 +83,8 @@ def groups(graph: Graph, stream: str, never: Collection[int] = ()) -> list[froze
 class _Partition:
     """Nodes in groups, such that no group reads, however indirectly, what is made of it."""
 
-    def __init__(self, graph: Graph):
-        self.graph = graph
+    def __init__(self, graph: Graph, stream: str):
+        self.graph, self.stream = graph, stream
         self.home = {node.id: node.id for node in graph}
         self.members = {node.id: [node.id] for node in graph}
         choices = [node.id for node in graph if isinstance(node.op, ir.Top)]
@@ -93,7 +93,9 @@ class _Partition:
     def join(self, one: int, other: int) -> None:
         """Make one group of two, if no path leaves it and comes back, and no choice is made in it
         that it reads: a gradient must not choose anew. No part of a dim stands beside a short
-        convolution, of whose values Triton cannot pick more or fewer than there are."""
+        convolution, of whose values Triton cannot pick more or fewer than there are. A product of
+        small matrices joins what reads it, and of what it reads elementwise ops alone: each block
+        of its columns would make a sum again."""
         a, b = self.home[one], self.home[other]
         if a == b or self._leads_around(a, b) or self._leads_around(b, a):
             return
@@ -101,12 +103,24 @@ class _Partition:
         if any(id in both and behind & both for id, behind in self.behind.items()):
             return
         nodes = [self.graph[id] for id in both]
+        products = [node for node in nodes if is_matrix_product(self.graph, node, self.stream)]
         walks = any(isinstance(node.op, ir.Window) for node in nodes)
-        if walks and any(_changes_length(self.graph, node) for node in nodes):
+        if walks and (products or any(_changes_length(self.graph, node) for node in nodes)):
+            return
+        if any(self._sums(operand, both) for node in products for operand in node.operands):
             return
         for id in self.members.pop(b):
             self.home[id] = a
             self.members[a].append(id)
+
+    def _sums(self, id: int, members: set[int]) -> bool:
+        """Whether a value is made with a sum, a choice or a look at other tokens by members."""
+        if id not in members:
+            return False
+        node = self.graph[id]
+        if not isinstance(node.op, ir.Elementwise):
+            return True
+        return any(self._sums(operand, members) for operand in node.operands)
 
     def _leads_around(self, a: int, b: int) -> bool:
         """Whether a path from group a to group b goes through a third one."""

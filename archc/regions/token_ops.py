@@ -23,7 +23,7 @@ def fits(graph: Graph, node: Node, stream: str) -> bool:
             kinds = {graph[node.operands[0]].type.axis(name).kind for name in axes}
             return fn != "prod" and kinds <= {"dim"}
         case ir.Contract():
-            return is_product(graph, node, stream)
+            return is_product(graph, node, stream) or is_matrix_product(graph, node, stream)
         case ir.Shift():
             return node.op.stream == stream and node.type.dtype == "real"
         case ir.Window():
@@ -43,15 +43,35 @@ def _one_stream(node: Node, stream: str) -> bool:
     return all(axis.kind != "stream" or axis.name == stream for axis in node.type.axes)
 
 
+def is_matrix_product(graph: Graph, node: Node, stream: str) -> bool:
+    """Whether a node is a product of two matrices of each token, summed over dims. How small they
+    are is known when it is called."""
+    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+        return False
+    types = [graph[operand].type for operand in node.operands]
+    if not all(is_token_type(type, stream) and type.dtype == "real" for type in types):
+        return False
+    first, second = (set(each) for each in node.op.ins)
+    summed = (first & second) - {label for label, _ in node.op.out}
+    matrices = bool(summed and first - second and second - first)
+    return matrices and _sums_of_products(graph, node, stream)
+
+
 def is_product(graph: Graph, node: Node, stream: str) -> bool:
     """Whether a contraction is an elementwise product that is summed: one of its operands has all
     labels, none of them twice. A product of matrices is none."""
-    labels = [set(each) for each in node.op.ins]
+    every = set().union(*map(set, node.op.ins))
+    has_all = any(set(own) == every for own in node.op.ins)
+    return has_all and _sums_of_products(graph, node, stream)
+
+
+def _sums_of_products(graph: Graph, node: Node, stream: str) -> bool:
+    """Whether a contraction has no label twice, sums over dims alone, and has each token and
+    sequence where its operands have it."""
     if any(len(set(each)) != len(each) for each in node.op.ins):
         return False
     if any(not _one_stream(graph[o], stream) for o in node.operands):
         return False
-    every = set().union(*labels)
     kept = {label for label, _ in node.op.out}
     summed = {
         axis.kind
@@ -65,7 +85,7 @@ def is_product(graph: Graph, node: Node, stream: str) -> bool:
         for axis, label in zip(graph[operand].type.axes, names, strict=True)
         if axis.kind != "dim" and dict(node.op.out).get(label) != axis
     ]
-    return any(own == every for own in labels) and summed <= {"dim"} and not renamed
+    return summed <= {"dim"} and not renamed
 
 
 def is_convolved(graph: Graph, node: Node, stream: str) -> bool:

@@ -45,13 +45,13 @@ def each_product(x: Tensor, weights: tuple[Tensor, ...]) -> list[Tensor]:
 def made_together(rows: int, weights: Sequence[Tensor]) -> list[list[int]]:
     """Places of weights, those of one product in a list: a product of many rows with few columns
     takes as long as its rows are read, so thin weights are copied side by side for it. They come
-    last, each where a vector of 16 bytes begins."""
-    thin = [
-        place
-        for place, weight in enumerate(weights)
-        if weight.dim() > 1 and 0 < columns(weight) <= THIN
-        and columns(weight) * weight.element_size() % 16 == 0
-    ]  # fmt: skip
+    last, each where a vector of 16 bytes begins; those that are less than one follow them, if rows
+    stay a multiple of 16 bytes."""
+    width = {n: columns(w) * w.element_size() for n, w in enumerate(weights) if w.dim() > 1}
+    narrow = [n for n in width if 0 < columns(weights[n]) <= THIN]
+    thin = [n for n in narrow if width[n] % 16 == 0]
+    least = [n for n in narrow if width[n] < 16]
+    thin += least if sum(width[n] for n in least) % 16 == 0 else []
     if rows * (len(thin) - 1) < 8 * sum(columns(weights[place]) for place in thin):
         thin = []
     wide = [[place] for place in range(len(weights)) if place not in thin]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from archc.backends.eager.emit import called_first
-from archc.backends.eager.joint_products import place_of_weight
+from archc.backends.eager.joint_products import weight_of
 from archc.backends.eager.memory import memory_of
 from archc.compile import for_kernels, lowered, token_regions, with_epilogues, with_prologues
 from archc.ir import layer as ir
@@ -74,11 +74,11 @@ def _products(graph: Graph) -> Iterator[Launch]:
         own = [operand for operand in node.operands if operand in params]
         if len(node.operands) != 2 or len(own) != 1 or len(node.op.out) == 0:
             continue
-        place, read = place_of_weight(graph, node, params), [*node.operands]
+        known, read = weight_of(graph, node, params), [*node.operands]
         read.remove(own[0])
         if any(isinstance(graph[id].op, ir.Window) for id in read):
             continue  # a convolution
-        key = (read[0], -1) if place is not None else (read[0], node.id)
+        key = (read[0], -1) if known is not None and known[1] == 1 else (read[0], node.id)
         groups.setdefault(key, []).append(node)
     for nodes in groups.values():
         weights = [graph[o].op.name for node in nodes for o in node.operands if o in params]

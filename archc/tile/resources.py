@@ -9,6 +9,7 @@ more for what it moves between layouts. Time is a bound from below: no launch is
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -267,3 +268,13 @@ def tiles_alive(program: lang.Program) -> float:
     launch = Launch(program, {**dict.fromkeys(names, SAMPLE), "IO": "bf16"})
     most = max((launch.elements(value.type) for value in launch.made), default=1)
     return launch.on_chip().held / (WIDTH["f32"] * most)
+
+
+def largest_tiles(program: lang.Program, *besides: str) -> list[tuple[str, ...]]:
+    """The lengths of the dims of those tiles that have not all of another's, whatever they are;
+    those named `besides` are not counted."""
+    made = (value for s in lang.statements(program.body) for value in s.results)
+    lengths = ([str(dim.length) for dim in value.type.dims] for value in made)
+    found = [Counter(each for each in tile if each not in besides) for tile in lengths]
+    apart = [*{tuple(sorted(tile.elements())): tile for tile in found}.items()]
+    return [name for name, tile in apart if not any(tile < other for _, other in apart)]

@@ -21,21 +21,23 @@ def join_products(scope: Scope, params: Collection[int], away: Collection[int]) 
     graph = scope.graph
     chosen = {id for route in routes(graph) for id in route.members}
     taken = {*away, *chosen, *scope.regions, *scope.fused, *scope.linear}
-    groups: dict[int, list[int]] = {}
+    groups: dict[tuple[int, int], list[int]] = {}
     for node in graph:
-        place = place_of_weight(graph, node, params)
-        if place is None or node.id not in scope.uses or node.id in taken:
+        known = weight_of(graph, node, params)
+        if known is None or node.id not in scope.uses or node.id in taken:
             continue
+        place, summed = known
         if node.operands[place] not in taken:
-            groups.setdefault(node.operands[1 - place], []).append(node.id)
-    found = [JointProducts(scope, x, made) for x, made in groups.items() if len(made) > 1]
+            groups.setdefault((node.operands[1 - place], summed), []).append(node.id)
+    found = [JointProducts(scope, *x, made) for x, made in groups.items() if len(made) > 1]
     if found:
         regions = {id: each for each in found for id in each.made}
         scope.use_regions({**scope.regions, **regions})
 
 
-def place_of_weight(graph: Graph, node: Node, params: Collection[int]) -> int | None:
-    """Which operand of x [batch, ..., d] times a parameter [d, ...] is that; None of another op."""
+def weight_of(graph: Graph, node: Node, params: Collection[int]) -> tuple[int, int] | None:
+    """Which operand of x [batch, ..., *d] times a parameter [*d, ...] is that, and how many dims
+    are summed; None of another op."""
     op = node.op
     if not isinstance(op, ir.Contract) or len(op.ins) != 2:
         return None
@@ -44,16 +46,18 @@ def place_of_weight(graph: Graph, node: Node, params: Collection[int]) -> int | 
         return None
     (place,) = places
     x, weight, out = op.ins[1 - place], op.ins[place], tuple(label for label, _ in op.out)
-    along = x[-1:] == weight[:1] and (*x[:-1], *weight[1:]) == out
+    summed = len({*x} - {*out})
+    along = summed > 0 and x[-summed:] == weight[:summed]
+    along = along and (*x[:-summed], *weight[summed:]) == out
     tokens = "batch" in graph[node.operands[1 - place]].type.names
-    return place if along and tokens and len({*x, *out}) == len(out) + 1 else None
+    return (place, summed) if along and tokens and len({*x, *out}) == len(out) + summed else None
 
 
 class JointProducts:
-    """Products of one value."""
+    """Products of one value, which sum over so many of its dims."""
 
-    def __init__(self, scope: Scope, x: int, made: list[int]):
-        self.scope, self.x, self.made = scope, x, made
+    def __init__(self, scope: Scope, x: int, summed: int, made: list[int]):
+        self.scope, self.x, self.summed, self.made = scope, x, summed, made
         self.weights = [o for id in made for o in scope.graph[id].operands if o != x]
 
     @property
@@ -71,6 +75,10 @@ class JointProducts:
             name = Text(scope.names.fresh(graph[id].name or called))
             scope.values[id] = Value(name, graph[id].type.names, DATA)
         names = ", ".join(scope.values[id].text.text for id in self.made)
+        if self.summed > 1:  # views of the parameters
+            given = [f"{self._x().at(ATOM)}.flatten(-{self.summed})"]
+            weights = (scope.value(weight).text.at(ATOM) for weight in self.weights)
+            given += [f"{each}.flatten(0, {self.summed - 1})" for each in weights]
         scope.writer.call(f"{names} = products_of(", given, ")")
 
     def _x(self) -> Text:

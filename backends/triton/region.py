@@ -28,11 +28,14 @@ from archc.backends.triton.program_launch import ProgramLaunch, count_text, writ
 from archc.backends.triton.region_nexts import write_nexts
 from archc.backends.triton.region_parts import (
     EXTRA,
+    WARPS,
     Part,
     Variant,
     is_wide,
+    largest_of,
     listed,
     literal,
+    that_fit,
     with_extra,
 )  # fmt: skip
 from archc.backends.writer import Names, Writer, identifier, quoted, snake
@@ -44,8 +47,8 @@ from archc.ir.token_region import TokenRegion
 from archc.ir.value_names import cotangent, primal
 from archc.lowering.token import BLOCK_T, BORDERS, EACH, IO, Lowered, RegionKernels
 from archc.lowering.token_borders import ROWS, SEQUENCES
-from archc.tile.language import Buffer, Program
-from archc.tile.resources import LANES, tiles_alive
+from archc.tile.language import Buffer
+from archc.tile.resources import largest_tiles
 
 OWN = ("cu_seqlens", "each", "block_t", "made", "numbers", "borders", "rows")
 """Names that functions have of their own."""
@@ -60,22 +63,12 @@ WALKED = 512
 """How many it has along the places of a short convolution too, which threads carry from token to
 token."""
 
-KEPT, WARPS = 128, 4
-"""How many registers a thread is to have for tiles that are alive at once; the fewest warps of a
-program that sums tokens or has many tiles."""
+FEW = 32
+"""The most rows of a small matrix of a token: products with more are for tensor cores."""
 
 TURNS = {"values": 32, "gradient": 128}
 """Tokens that a walk does one after the other: a gradient makes twice as many before the first
 again."""
-
-
-def that_fit(numbers: int, program: Program) -> int:
-    """So many numbers of a tile, halved until those of all tiles that a program holds at once have
-    room in the registers of its warps."""
-    most = max(WARPS * LANES, KEPT * WARPS * LANES / max(tiles_alive(program), 1))
-    while numbers > most:
-        numbers //= 2
-    return numbers
 
 
 class RegionFunction:
@@ -429,10 +422,16 @@ class RegionFunction:
         return any(axis in made.space.unrolled for axis in made.lengths.values())
 
     def tile(self, body: Scope, made: Lowered) -> str:
-        """The numbers of a token in a tile, along the places of a short convolution too."""
+        """The numbers of a token in a tile, along the places of a short convolution too; where
+        products go along a dim index by index, in the largest tile that there is."""
         known = {a.name: a for a in made.lengths.values() if a.kind == "dim"}
         known |= {axis.name: axis for axis in made.space.tiled}  # dims of one size share a length
-        return " * ".join(self._block(body, made, axis) for axis in known.values()) or "1"
+        shapes = [[*known.values()]]
+        if made.few:
+            shapes = [[made.lengths[length] for length in tile if length in made.lengths]
+                      for tile in largest_tiles(made.program, BLOCK_T)]  # fmt: skip
+        texts = [" * ".join(self._block(body, made, axis) for axis in shape) for shape in shapes]
+        return largest_of([text or "1" for text in texts])
 
     def _block(self, body: Scope, made: Lowered, axis: Axis) -> str:
         """The length of a block."""
@@ -549,9 +548,12 @@ class RegionFunction:
 
     def _if_by_kernels(self, body: Scope, lines: Writer) -> None:
         """`if ...: return ...` by kernels."""
-        tiles = dict.fromkeys(self.tile(body, each) for each in self.kernels.made.programs)
-        largest = next(iter(tiles)) if len(tiles) == 1 else f"max({', '.join(tiles)})"
+        programs = self.kernels.made.programs
+        largest = largest_of([self.tile(body, each) for each in programs])
         asked = f"by_token_kernels({', '.join([largest, *self.arguments.values()])})"
+        few = [str(body.size(size)) for size in dict.fromkeys(n for p in programs for n in p.few)]
+        if few:
+            asked = f"{largest_of(few)} <= {FEW} and {asked}"
         with lines.block(f"if {asked}:"):
             for name in self.kernels.outputs:
                 lines.line(f"{self.kinds[name]} = {self._kind_of(name)}")

@@ -12,9 +12,15 @@ from archc.backends.writer import COLUMNS, INDENT, Writer, literals, quoted
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.lowering.token import RegionKernels
+from archc.tile.language import Program
+from archc.tile.resources import LANES, tiles_alive
 
 EXTRA = "@extra"
 """Where a call is given what no shape tells, which is known in the end."""
+
+KEPT, WARPS = 128, 4
+"""How many registers a thread is to have for tiles that are alive at once; the fewest warps of a
+program that sums tokens or has many tiles."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,21 @@ def is_wide(op: object) -> bool:
     if isinstance(op, ir.Reduce):
         return op.fn in ("sum", "prod")
     return isinstance(op, ir.Elementwise) and op.fn in IN_FLOAT32
+
+
+def largest_of(texts: list[str]) -> str:
+    """The largest of some numbers, each said once."""
+    different = [*dict.fromkeys(texts)]
+    return different[0] if len(different) == 1 else f"max({', '.join(different)})"
+
+
+def that_fit(numbers: int, program: Program) -> int:
+    """So many numbers of a tile, halved until those of all tiles that a program holds at once have
+    room in the registers of its warps."""
+    most = max(WARPS * LANES, KEPT * WARPS * LANES / max(tiles_alive(program), 1))
+    while numbers > most:
+        numbers //= 2
+    return numbers
 
 
 def literal(text: str) -> str:

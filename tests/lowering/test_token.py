@@ -162,6 +162,18 @@ layer At(d, H, K, R, N, P):
 OWN = Path(__file__).parents[1] / "backends/triton/regions"
 HALVES = (OWN / "halves.arch").read_text("utf-8")
 
+SMALL = '''
+layer Small(d, n, m, K):
+    """Products of small matrices of a token: of what is read, of what is made, with a vector."""
+    input x[d]
+    param W[d, n, n']; V[d, n, K]; U[d, m, n]; w[d, n]
+    A = softmax[n'](x @ W)
+    X = x @ V
+    Y = rmsnorm[K](A @ X + 0.5 * X)
+    z[n] = tanh(x @ w)
+    output y[m, K] = sigmoid(x @ U) @ Y + sum[n](A @ z); g[n, n'] = Y @ X.T
+'''
+
 GAINED = '''
 layer Gained(H, K):
     """Functions of parameters, of all dims, of one and of none."""
@@ -180,6 +192,7 @@ layer Gained(H, K):
         (COMPARED, {"p": 3, "P": 2, "W": 2}),
         (BROAD, {"H": 2, "K": 4, "M": 2, "N": 3}),
         (CUT, {"H": 2, "K": 7, "R": 4, "N": 3}),
+        (SMALL, {"d": 3, "n": 3, "m": 5, "K": 6}),
         (GAINED, {"H": 3, "K": 5}),
         (AT, {"d": 3, "H": 2, "K": 8, "R": 3, "N": 2, "P": 4}),
         (HALVES, {"d": 3, "H": 2, "K": 7, "R": 4, "N": 3}),

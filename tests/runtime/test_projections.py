@@ -182,8 +182,9 @@ def test_autocast_rounds_no_parameter_of_float64() -> None:
         products_of(x.float(), *weights)
 
 
-THIN = ((6, 2), (6, 40), (6, 2, 2), (6, 3))
-"""Of these the first and the third are thin, and begin where a vector of 16 bytes does."""
+THIN = ((6, 2), (6, 40), (6, 2, 2), (6, 3), (6, 1), (6, 1))
+"""Of these the first and the third are thin, and begin where a vector of 16 bytes does; the last
+two together are as long as one."""
 
 
 def thin(rows: int) -> tuple[Tensor, list[nn.Parameter]]:
@@ -195,11 +196,11 @@ def thin(rows: int) -> tuple[Tensor, list[nn.Parameter]]:
 
 def test_thin_weights_are_one_product_of_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projections, "THIN", 16)
-    for rows, made_of in ((30, 3), (2, 4)):
+    for rows, made_of in ((40, 3), (2, 6)):
         x, weights = thin(rows)
         with Calls() as seen:
             made = products_of(x, *weights)
-        assert seen.count["aten.mm"] == made_of and seen.count["aten.cat"] == (made_of < 4)
+        assert seen.count["aten.mm"] == made_of and seen.count["aten.cat"] == (made_of < 6)
         wanted = by_einsum(x, weights)
         for own, other in zip(made, wanted, strict=True):
             torch.testing.assert_close(own, other)
@@ -218,7 +219,7 @@ def test_thin_weights_may_be_frozen_or_unread(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(projections, "THIN", 16)
     x, weights = thin(30)
     weights[0].requires_grad_(False)
-    first, wide, third, _ = products_of(x, *weights)
+    first, wide, third, *_ = products_of(x, *weights)
     (first.sum() + wide.sum() + third.sum()).backward()
     assert weights[0].grad is None and weights[3].grad is None
     sums = [w.flatten(1).sum(1) for w in weights[:3]]
