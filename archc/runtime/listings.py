@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from archc.runtime.kernels import block_of, processors_of
 from archc.runtime.layers import top_of
+from archc.runtime.packed import bounds_of, places_in_each
 
 PAIRS = 1 << 26
 """So many numbers of pairs of tokens are in memory at once."""
@@ -34,10 +36,11 @@ def places_of(chosen: Tensor, most: int) -> Tensor:
     return made[..., :most].contiguous()
 
 
-def at_places(listed: Tensor, length: int, dim: int) -> Tensor:
-    """Whether each place of a dim is in a list along it: what `places_of` was made of."""
+def at_places(listed: Tensor, length: int, dim: int, first: int = 0) -> Tensor:
+    """Whether each place of a dim is in a list along it, what `places_of` was made of; of the
+    places from the `first` on, before which none is listed."""
     listed = listed.movedim(dim, -1)
-    at = torch.where(listed < 0, length, listed).long()
+    at = torch.where(listed < 0, length, listed - first).long()
     room = torch.zeros((), dtype=torch.bool, device=listed.device)
     made = room.expand(*listed.shape[:-1], length + 1).scatter(-1, at, True)
     return made[..., :length].movedim(-1, dim)
@@ -70,42 +73,85 @@ def place_options(block: int) -> dict:
 def chosen_by_readers(
     choose: Callable[..., Tensor], readers: tuple[Tensor, ...], read: tuple[Tensor, ...], pos: int,
     numbers: int, most: int, dim: int, largest: Callable[..., Tensor] = largest_places,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The places along a dim that readers choose, those of their `most` largest scores, as
-    `largest` lists them.
+    `largest` lists them; of packed sequences, whose borders are given, none of another one.
 
     `choose` makes the scores of some readers: of values [B, T, ...] of these, values [B, S, ...] of
     the tokens up to the last of them, and the position of the first. So many readers are taken at
     once that there is room for the `numbers` that are made of one of them.
     """
     T, made = readers[0].shape[1], []
-    step = readers_at_once(numbers, PAIRS)
     with torch.no_grad():
-        for first in range(0, max(T, 1), step):
-            last = min(first + step, T)
+        for first, last, low in reader_spans(readers[0], numbers, cu_seqlens, PAIRS // 4):
             own = [x[:, first:last] for x in readers]
-            seen = [x[:, : x.shape[1] - T + last] for x in read]
+            seen = [x[:, low : x.shape[1] - T + last] for x in read]
             score = choose(*own, *seen, pos + first).movedim(dim, -1)
-            made.append(largest(score, most).movedim(-1, dim))
+            if cu_seqlens is not None:
+                score = within_sequences(score, cu_seqlens, first, low)
+            places = largest(score, most)
+            places = places if low == 0 else torch.where(places < 0, places, places + low)
+            made.append(places.movedim(-1, dim))
     return made[0] if len(made) == 1 else torch.cat(made, 1)
+
+
+def reader_spans(
+    x: Tensor, numbers: int, cu_seqlens: Tensor | None, joined: int = 0
+) -> list[tuple[int, int, int]]:
+    """Readers x [B, T, ...] that are taken at once, where so many numbers are made of one: the
+    first, the one behind the last, and the first token that they may read. Packed sequences of
+    which not more than so many numbers are made may be `joined`."""
+    T = x.shape[1]
+    if cu_seqlens is not None:
+        return packed_spans(bounds_of(cu_seqlens, x), max(1, numbers // max(T, 1)), joined)
+    step = readers_at_once(numbers, PAIRS)
+    return [(first, min(first + step, T), 0) for first in range(0, max(T, 1), step)]
+
+
+def packed_spans(bounds: list[int], numbers: int, joined: int) -> list[tuple[int, int, int]]:
+    """The same of packed sequences, where so many `numbers` are made of a pair: of a long one some
+    readers at a time."""
+    spans, first = [], 0
+    for start, end in pairwise(bounds):
+        long = (end - start) ** 2 * numbers > PAIRS
+        if first < start and (long or (end - first) ** 2 * numbers > joined):
+            spans.append((first, start, first))
+            first = start
+        if long:
+            step = readers_at_once((end - start) * numbers, PAIRS)
+            spans += [(t, min(t + step, end), start) for t in range(start, end, step)]
+            first = end
+    if first < bounds[-1] or not spans:
+        spans.append((first, bounds[-1], first))
+    return spans
+
+
+def within_sequences(score: Tensor, cu_seqlens: Tensor, first: int, low: int) -> Tensor:
+    """Scores [1, T, ..., S] of readers from the token `first` on and of tokens read from `low` on,
+    -inf where these are of another sequence."""
+    readers = first + torch.arange(score.shape[1], device=score.device)
+    begin = readers - places_in_each(cu_seqlens, readers)
+    read = low + torch.arange(score.shape[-1], device=score.device)
+    other = read < begin.reshape(-1, *[1] * (score.dim() - 2))
+    return score.masked_fill_(other, -torch.inf)
 
 
 def of_some_readers(
     run: Callable[..., Any], readers: tuple[Tensor, ...], read: tuple[Tensor, ...], pos: int,
-    numbers: int,
-) -> Any:
+    numbers: int, cu_seqlens: Tensor | None = None,
+) -> Any:  # fmt: skip
     """What `run` makes of readers [B, T, ...], of some of them at a time, as `chosen_by_readers`
     does: a tensor, or several. Where it learns, all is made again for the gradient."""
     from torch.utils.checkpoint import checkpoint
 
     T, made = readers[0].shape[1], []
-    step = readers_at_once(numbers, PAIRS)
-    if step >= T:
+    spans = reader_spans(readers[0], numbers, cu_seqlens)
+    if len(spans) == 1:  # of all readers
         return run(*readers, *read, pos)
-    for first in range(0, T, step):
-        last = min(first + step, T)
+    for first, last, low in spans:
         own = [x[:, first:last] for x in readers]
-        given = [*own, *(x[:, : x.shape[1] - T + last] for x in read), pos + first]
+        given = [*own, *(x[:, low : x.shape[1] - T + last] for x in read), pos + first]
         learns = torch.is_grad_enabled()
         made.append(checkpoint(run, *given, use_reentrant=False) if learns else run(*given))
     if isinstance(made[0], Tensor):

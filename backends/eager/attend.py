@@ -16,6 +16,7 @@ from archc.backends.eager.choosing import (
     with_truth_values,
 )
 from archc.backends.eager.chosen_alone import of_chosen_alone
+from archc.backends.eager.lists import reads_lists
 from archc.backends.eager.memory import in_pages
 from archc.backends.eager.naming import region_name
 from archc.backends.eager.one_reader import of_one_reader
@@ -66,7 +67,8 @@ class AttendFunction:
         body.writer.margin = len(INDENT)
         if node.id in scope.taken:
             body.handed["pos"] = scope.taken[node.id]
-        self.packed, self.unpacked = False, False
+        self.packed = False
+        self.unpacked = bool(scope.cu_seqlens) and reads_lists(scope.graph, node)
         self.take_borders({id: each.operands for id, each in body.fused.items()})
         self._name_streams(axes)
         for name, inner in inputs.items():
@@ -77,7 +79,8 @@ class AttendFunction:
 
     def take_borders(self, done: Mapping[int, Sequence[int]]) -> None:
         """Take all packed sequences at once, if that is right where `done` is told of borders."""
-        self.packed = bool(self.scope.cu_seqlens) and not why_alone(self.op, done)
+        alone = self.unpacked or bool(why_alone(self.op, done))
+        self.packed = bool(self.scope.cu_seqlens) and not alone
         self.body.cu_seqlens = "cu_seqlens" if self.packed else ""
 
     def _listed(self, name: str, axes: list[Axis]) -> list[Axis]:

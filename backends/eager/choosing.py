@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import sympy
+from archc.backends.eager.lists import chooses_past, told_lengths
 from archc.backends.eager.region import extra_arguments
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, PLACES, Value
@@ -18,8 +19,6 @@ from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import permuted
 from archc.backends.writer import Names
 
-from archc.attention.bounds import bound, conjuncts, up_to_the_reader
-from archc.dims import T_SEEN, TIME
 from archc.ir import layer as ir
 from archc.ir.choices import chooses
 from archc.ir.graph import Node
@@ -32,14 +31,14 @@ def scoring(scope: Scope, node: Node, values: Mapping[str, Value]) -> Node | Non
     """An attend that makes choices, as one that makes the scores that are chosen by; None where
     choices may not be made of some readers at a time, or are not read as lists."""
     op = node.op
-    if not chooses(op) or scope.file.by_folds is None or scope.file.slots or scope.cu_seqlens:
+    if not chooses(op) or scope.file.by_folds is None or scope.file.slots:
         return None
     if len(op.body.outputs) != 1 or not _read_by_attends_alone(scope, node):
         return None
     flows = scope.starts.get(op.reader.name, "0") != "0"
-    if op.source == op.reader.name and not (flows and _of_past(op, _made(op))):
+    if op.source == op.reader.name and not (flows and chooses_past(op)):
         return None
-    if not _length(op, values) or _told_lengths(op):
+    if not _length(op, values) or told_lengths(op):
         return None
     ((name, id),) = op.body.outputs.items()
     body = op.body.copy()
@@ -96,6 +95,7 @@ def _list(
     place = str(made.type.names.index(made.op.axis))
     arguments = [choose, *entering, start, _numbers(scope, node, function, scores), most, place]
     arguments += [places] * bool(places)
+    arguments += [f"cu_seqlens={scope.cu_seqlens}"] * bool(scope.cu_seqlens)
     scope.writer.call(f"{target} = chosen_by_readers(", arguments, ")")
 
 
@@ -117,8 +117,10 @@ def some_at_a_time(scope: Scope, function: AttendFunction, left: str) -> bool:
     op, values, roles = function.op, function.values, dict(function.op.captures)
     lists = {n: scope.lists[v.text.text] for n, v in values.items() if v.text.text in scope.lists}
     asked, given = extra_arguments(scope, function.body)
-    own = op.source == op.reader.name and op.causal and op.path is None and not _told_lengths(op)
-    if not lists or not own or "pos" not in asked or scope.cu_seqlens:
+    own = op.source == op.reader.name and op.causal and op.path is None and not told_lengths(op)
+    if not lists or not own or "pos" not in asked:
+        return False
+    if scope.cu_seqlens and not function.unpacked:
         return False
     own_axis = all(scope.place_lengths[v.text.text][0] == op.read.name for v in lists.values())
     readers = [n for n, v in values.items() if roles[n] == "reader" and op.reader.name in v.layout]
@@ -134,12 +136,14 @@ def some_at_a_time(scope: Scope, function: AttendFunction, left: str) -> bool:
     for place, name in enumerate(values):
         if name in lists:
             dim = lists[name].layout.index(op.read.name)
-            passed[place] = call("at_places", Text(along[name]), seen, str(dim)).text
+            more = [f"{pos} + {along[name]}.shape[1] - {seen}"] * bool(scope.cu_seqlens)
+            passed[place] = call("at_places", Text(along[name]), seen, str(dim), *more).text
     passed += [pos if n == "pos" else text for n, text in zip(asked, given, strict=True)]
     run = f"lambda {', '.join([*along.values(), pos])}: {function.name}({', '.join(passed)})"
     entering = [_tuple(lists.get(n, values[n]) for n in names) for names in (readers, read)]
     start = scope.ask(scope.starts.get(op.reader.name, "0"))
     arguments = [run, *entering, start, _numbers(scope, function.node, function, None)]
+    arguments += [scope.cu_seqlens] * bool(scope.cu_seqlens)
     scope.writer.call(f"{left} = of_some_readers(", arguments, ")")
     return True
 
@@ -178,24 +182,6 @@ def _read_by_attends_alone(scope: Scope, node: Node) -> bool:
         if any(role != "reader" for (_, role), operand in pairs if operand == result):
             return False
     return True
-
-
-def _told_lengths(op: ir.Attend) -> bool:
-    """Whether a number of the body depends on how many tokens there are."""
-    numbers = (node.op.value for node in op.body if isinstance(node.op, ir.Constant))
-    return any(number.free_symbols & {TIME.size, T_SEEN} for number in numbers)
-
-
-def _of_past(op: ir.Attend, made: Node) -> bool:
-    """Whether readers choose among the tokens up to their own alone: others have -inf."""
-    score = op.body[made.operands[0]]
-    if score.op != ir.Elementwise("where") or made.op.axis != op.read.name:
-        return False
-    mask, _, rest = (op.body[operand] for operand in score.operands)
-    if rest.op != ir.Constant(-sympy.oo):
-        return False
-    found = (bound(op.body, c, op.reader.name, op.read.name) for c in conjuncts(op.body, mask))
-    return up_to_the_reader(tuple(each for each in found if each is not None))
 
 
 def _length(op: ir.Attend, values: Mapping[str, Value]) -> str:

@@ -7,14 +7,16 @@ the reader's place in that block, and `pos` becomes that place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import sympy
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import Value
 from archc.backends.expression import Text, call
 
+from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
@@ -27,23 +29,43 @@ def of_chosen_alone(
     op = node.op
     if not scope.file.slots or op.source != op.reader.name or op.path is not None:
         return values
-    operands = dict(zip((name for name, _ in op.captures), node.operands, strict=True))
-    tops = {n: _choice(scope.graph, operands[n]) for n, role in op.captures if role == "reader"}
-    found = [(name, top) for name, top in tops.items() if top is not None]
-    if len(found) != 1:
+    alone = choice_alone(scope.graph, op, node.operands)
+    if alone is None:
         return values
-    ((chosen, top),) = found
-    bodies = [op.body, *([op.decode] if op.decode is not None else [])]
-    sizes = [_size_of_blocks(_Reading(body, op, chosen, top.axis)) for body in bodies]
+    chosen, top, size = alone
     read = [n for n, role in op.captures if role == "read" and op.source in values[n].layout]
     heads = values[chosen].layout[3:]
     own = values[chosen].layout[:3] == ("batch", op.reader.name, top.axis) and len(heads) < 2
     begin = ("batch", op.source, *heads)
     alike = all(values[name].layout[: len(begin)] == begin for name in read)
-    size = sizes[0]
-    if size is None or any(each != size for each in sizes) or not own or not alike:
+    if not own or not alike:
         return values
     return values | _taken(scope, node, values, chosen, top.count, read, size)
+
+
+class Alone(NamedTuple):
+    """What an attend's readers have chosen, where it looks at nothing else: the name of the
+    capture, the choice, and how many tokens a place of it has."""
+
+    capture: str
+    top: ir.Top
+    size: sympy.Expr
+
+
+def choice_alone(graph: Graph, op: ir.Attend, operands: Sequence[int]) -> Alone | None:
+    """The one choice that an attend looks at alone; None where tokens that are not chosen, or their
+    places, may count."""
+    given = zip(op.captures, operands, strict=True)
+    tops = {n: _choice(graph, operand) for (n, role), operand in given if role == "reader"}
+    found = [(name, top) for name, top in tops.items() if top is not None]
+    if len(found) != 1:
+        return None
+    ((chosen, top),) = found
+    bodies = [op.body, *([op.decode] if op.decode is not None else [])]
+    sizes = [_size_of_blocks(_Reading(body, op, chosen, top.axis)) for body in bodies]
+    if sizes[0] is None or any(each != sizes[0] for each in sizes):
+        return None
+    return Alone(chosen, top, sizes[0])
 
 
 def _taken(
@@ -84,8 +106,7 @@ class _Reading:
 
     def __post_init__(self) -> None:
         self.read = self.op.read.name
-        self.places = self._all(ir.Position(self.op.read, own=True))
-        self.readers = self._all(ir.Position(self.op.reader, own=True))
+        self.places, self.readers = map(self._positions, (self.op.read, self.op.reader))
         self.blocks = {n.id for n in self.body if self._divides(n)}
         self.sizes = {self.body[self.body[id].operands[1]].op.value for id in self.blocks}
         inputs = (n for n in self.body if isinstance(n.op, ir.Input))
@@ -96,8 +117,9 @@ class _Reading:
         both = (n for n in self.body if n.op == ir.Elementwise("and"))
         self.masks = {n.id for n in both if {*n.operands} & self.own and {*n.operands} & self.seen}
 
-    def _all(self, op: object) -> set[int]:
-        return {n.id for n in self.body if n.op == op}
+    def _positions(self, axis: Axis) -> set[int]:
+        ops = [ir.Position(axis, own) for own in (True, False)]
+        return {n.id for n in self.body if n.op in ops}
 
     def _divides(self, node: Node) -> bool:
         """Whether a node is the block of a token read."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from archc.backends.eager.lists import makes_lists, reads_lists
 from archc.backends.eager.memory import Memory, memory_of
 from archc.backends.writer import INDENT, Writer, quoted
 
@@ -55,7 +56,8 @@ def in_one_run(layer: ir.Layer) -> bool:
     """Whether packed sequences go through a layer in one run."""
     memory, graph = memory_of(layer), layer.graph
     along = all({"batch", "t"} <= {*op.type.names} for _, op in layer.inputs)
-    if not layer.inputs or not along or memory.optional:
+    kept = any(field.node in memory.optional for field in memory.fields)
+    if not layer.inputs or not along or kept:
         return False
     return all(_respects_borders(graph, node) for node in graph)
 
@@ -72,6 +74,8 @@ def _respects_borders(graph: Graph, node: Node) -> bool:
     op, names = node.op, {*node.type.names}
     streams = {axis.name for axis in node.type.axes if axis.kind == "stream"}
     region = isinstance(op, ir.Recurrence | ir.Call | ir.Attend)
+    if makes_lists(graph, node) or reads_lists(graph, node) or _is_list(graph, node):
+        return True
     if not isinstance(op, TOKENWISE) or not streams <= {"t"}:
         return False
     if not region and "batch" in names and "t" not in names:
@@ -90,6 +94,11 @@ def _respects_borders(graph: Graph, node: Node) -> bool:
     if isinstance(op, ir.Window):
         return op.stride is None
     return "t" not in _crossed(op)
+
+
+def _is_list(graph: Graph, node: Node) -> bool:
+    """Whether a value is a list of what tokens choose."""
+    return isinstance(node.op, ir.Result) and makes_lists(graph, graph[node.operands[0]])
 
 
 def _of_each_token(graph: Graph, node: Node) -> bool:

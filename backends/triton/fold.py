@@ -52,7 +52,7 @@ class FoldFunction(AttendFunction):
         self.many = many
         by_torch = {id: each.operands for id, each in self.body.fused.items()}
         self.take_borders({**by_torch, **taking_borders(folds)} if many else {})
-        self.unpacked = not many
+        self.unpacked = self.unpacked or not many
         plain = [fold.whole if isinstance(fold, Between) else fold for fold in folds]
         self.folds = [replace(fold, packed=self.packed) for fold in plain]
         self.trees = [fold for fold in folds if isinstance(fold, Between)]
@@ -351,6 +351,8 @@ def how_packed(layer: ir.Layer, attend: ir.Attend, found: Sequence[Found]) -> st
     """A phrase on how packed sequences go through the kernels of an attend."""
     if not in_one_run(layer):
         return "one length after the other, as through all of the layer"
+    if all(isinstance(fold, WeightedSum) and fold.choice is not None for fold in found):
+        return "one launch of each kernel, as no token chooses one of another sequence"
     done = {id: each.operands for id, each in fuse(attend.body).items()}
     done |= taking_borders([fold for fold in found if isinstance(fold, WeightedSum)])
     why = why_alone(attend, done)

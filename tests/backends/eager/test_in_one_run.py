@@ -10,6 +10,8 @@ import torch
 from archc.backends.eager.packed import in_one_run
 
 import archc
+from archc.compile import whole_for_kernels
+from archc.runtime import listings
 
 HEAD = "layer Made(d, K = 4):\n    input x[d]\n"
 SUM = """    recurrence S[d]:
@@ -126,6 +128,52 @@ block Outer(d, L = 2):
     torch.testing.assert_close(y, torch.cat([made(x[:, :4]), made(x[:, 4:])], 1))
 
 
+INDEXED = """    param W[d, d']
+    v = x @ W
+    index s <= t:
+        I = sum[d]({score})
+    chosen = top(3, I)
+    attend s <= t{chosen}:
+        o = softmax(x[t].T @ x[s]) @ v[s]
+    output y[d] = o
+"""
+
+
+def indexed(score: str = "relu(x[t] * x[s]) - (t - s)", chosen: str = " in chosen") -> str:
+    """A layer whose tokens choose others, one by one."""
+    return HEAD + INDEXED.format(score=score, chosen=chosen)
+
+
+@pytest.mark.parametrize("room", [1 << 26, 60])
+def test_tokens_that_are_chosen_one_by_one(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one run where lists are made; each as if alone, values and gradients, NaN too."""
+    spec = archc.parse(indexed())
+    assert in_one_run(whole_for_kernels(spec.layer)) and not in_one_run(spec.layer)
+    monkeypatch.setattr(listings, "PAIRS", room)
+    made = spec.module(d=4, backend="triton", dtype=torch.float64)
+    x, bounds = torch.randn(1, 21, 4, dtype=torch.float64, requires_grad=True), [0, 4, 4, 6, 17, 21]
+    y = made(x, cu_seqlens=torch.tensor(bounds))
+    alone = torch.cat([made(x[:, a:b]) for a, b in pairwise(bounds)], 1)
+    torch.testing.assert_close(y, alone)
+    d = torch.randn_like(y)
+    found, wanted = (torch.autograd.grad(o, [x, *made.parameters()], d) for o in (y, alone))
+    torch.testing.assert_close(found, wanted)
+    lost = x.detach().clone()
+    lost[0, 5] = torch.nan
+    y = made(lost, cu_seqlens=torch.tensor(bounds))
+    assert y[:, :4].isfinite().all() and y[:, 6:].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [indexed(score="x[t] * x[s] * s"), indexed(score="x[t] * x[s] / (1 + t)"),
+     indexed().replace("x[t].T @ x[s]", "x[t].T @ x[s] / (1 + s)"),
+     indexed().replace("index s <= t", "index all s")],
+)  # fmt: skip
+def test_choices_that_tell_places_or_are_not_all_that_is_read(text: str) -> None:
+    assert not in_one_run(whole_for_kernels(archc.parse(text).layer))
+
+
 def test_another_sequence_goes_one_by_one() -> None:
     assert not in_one_run(archc.load("cross_attention").layer)
 
@@ -135,7 +183,7 @@ def test_another_sequence_goes_one_by_one() -> None:
     [
         ("x in K", "E[x]", True),
         ("x[d]; input c[d]", "x * c", True),
-        ("x[d]; input c[d] optional", "x * c", False),
+        ("x[d]; input c[d] optional", "x * c", True),
     ],
 )  # fmt: skip
 def test_inputs_that_stand_at_every_token(inputs: str, output: str, wanted: bool) -> None:
