@@ -33,7 +33,7 @@ class Look:
     @property
     def local(self) -> Tile:
         """How many tokens of the sequence stand before."""
-        return self.token - self.start
+        return (self.token - self.start).named("local")
 
     def inside(self, tokens: Tile) -> Tile:
         """Whether rows are tokens of their sequence; and there, whatever the table says."""

@@ -22,19 +22,50 @@ def grid_barrier(counter_p, before):
 
 
 @kernel
+def grid_place(second, third=None, fourth=None, fifth=None):
+    """The place of a program along each axis of its grid: how many places there are along the
+    second and those after it, of which the last goes fastest."""
+    program = tl.program_id(0)
+    if third is None:
+        found = program // second, program % second
+    elif fourth is None:
+        rest = program // third
+        found = rest // second, rest % second, program % third
+    elif fifth is None:
+        few = program // fourth
+        rest = few // third
+        found = rest // second, rest % second, few % third, program % fourth
+    else:
+        many = program // fifth
+        few = many // fourth
+        rest = few // third
+        found = rest // second, rest % second, few % third, many % fourth, program % fifth
+    return found
+
+
+@kernel
+def along(count: tl.constexpr, size, first=0):
+    """The places of a block along a dim, and which of them are inside, of which the block has those
+    from `first` on."""
+    i = tl.arange(0, count)
+    return i, first + i < size
+
+
+@kernel
 def table_row(table_p, place, tokens, chunks, batch):
     """A row of a table of sequences or segments: which one it is of, the token that a chunk 0 of
     that would begin with, its first token and the one after its last, the same of its chunks, its
-    row of the batch, and whether it is of any. Without a table: what row `batch` of the batch is.
+    row of the batch, and whether it is of any; what it is and its row in 64 bits. Without a table:
+    what row `batch` of the batch is.
     """
-    sequence, base, start, end, low, high, row = batch, 0, 0, tokens, 0, chunks, batch
-    live = tl.full((), 1, tl.int1)
+    base, start, end, low, high, live = 0, 0, tokens, 0, chunks, tl.full((), 1, tl.int1)
+    sequence, row = tl.cast(batch, tl.int64), tl.cast(batch, tl.int64)
     if table_p is not None:
         at = table_p + tl.cast(place, tl.int64) * 7
-        sequence, base = tl.cast(tl.load(at), tl.int32), tl.cast(tl.load(at + 1), tl.int32)
+        sequence, base = tl.cast(tl.load(at), tl.int64), tl.cast(tl.load(at + 1), tl.int32)
         start, end = tl.cast(tl.load(at + 2), tl.int32), tl.cast(tl.load(at + 3), tl.int32)
         low, high = tl.cast(tl.load(at + 4), tl.int32), tl.cast(tl.load(at + 5), tl.int32)
-        row, live = tl.cast(tl.load(at + 6), tl.int32), sequence >= 0
+        row, live = tl.cast(tl.load(at + 6), tl.int64), sequence >= 0
     return sequence, base, start, end, low, high, row, live
 
 

@@ -221,15 +221,28 @@ def filled_by(kernel: Callable, room: Callable, results: int) -> Callable:
     return run
 
 
+def rooms_like(places: list[int]) -> Callable:
+    """Room for results that have shapes of inputs at some places, whose dtypes come last."""
+
+    def room(*given: Any) -> Any:
+        kinds = given[len(given) - len(places) :]
+        pairs = zip(places, kinds, strict=True)
+        made = [given[i].new_empty(given[i].shape, dtype=kind) for i, kind in pairs]
+        return tuple(made) if len(made) > 1 else made[0]
+
+    return room
+
+
 def new_token_op(
     space: torch.library.Library, title: str, tensors: str, numbers: str, results: tuple,
-    learning: str, values: Callable, room: Callable, gradient: Callable, passes: Callable,
+    learning: str, values: Callable, room: Callable | str, gradient: Callable, passes: Callable,
 ) -> Callable:  # fmt: skip
     """The op of a token region: of `tensors`, by name (`x?` may be None), and of `numbers`, as a
     schema has them, the last of which are the dtypes of its results; those of `learning` have
     gradients, `x=z` that of z, `x=0` that of the first result. `values` and `gradient` launch
-    kernels, `room` is for results; `passes` have `results` and a second gradient."""
-    names, count = tensors.split(), len(results)
+    kernels, `room` is for results, or whose shapes these have; `passes` have a second gradient."""
+    names, count, rest = tensors.split(), len(results), numbers.split("; ")
+    room = rooms_like([*map(names.index, room.split())]) if isinstance(room, str) else room
     learns = {name: same for name, _, same in (each.partition("=") for each in learning.split())}
     given = [f"Tensor? {name[:-1]}" if name[-1] == "?" else f"Tensor {name}" for name in names]
 
@@ -252,8 +265,7 @@ def new_token_op(
             ds = shared_out(names, learns, saved, slopes, made)
         return (*ds, *(None for _ in ctx.rest))
 
-    slopes, rest = [f"Tensor d_{place}" for place in range(count)], numbers.split("; ")
-    schema = ", ".join([*given, *slopes, *rest[:-count]])
+    schema = ", ".join([*given, *(f"Tensor d_{i}" for i in range(count)), *rest[:-count]])
     returned = ", ".join(["Tensor"] * [*learns.values()].count(""))
     gradient_op = new_op(
         space, f"{title}_gradient({schema}) -> ({returned})", as_op(gradient),

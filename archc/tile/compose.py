@@ -343,7 +343,7 @@ class Composer:
         base, place, *rest = (
             Tile(self, value).named(name) for value, name in zip(results, names, strict=True)
         )
-        return base + place, *rest
+        return (base + place).named("token"), *rest
 
     def load_block(
         self, buffer: lang.Buffer, *start: Tile | Number, wide: bool = False, **dims: lang.Dim

@@ -72,6 +72,13 @@ def _leading(buffer: Buffer, places: dict[str, Value]) -> list[Leading]:
     return [found[:count] for count in range(2, len(found) + 1) if not buffer.steps]
 
 
+def _wide_of_row(statement: Statement) -> list[Value]:
+    """What a row of a table says in 64 bits."""
+    fields = statement.op.fields if isinstance(statement.op, If) else ()
+    pairs = zip(fields, statement.results, strict=False)
+    return [value for name, value in pairs if name in ("sequence", "row")]
+
+
 def _of_row(statement: Statement) -> list[Statement]:
     """The statements that a call reads a row of a table by."""
     row = isinstance(statement.op, If) and statement.op.fields
@@ -98,6 +105,7 @@ class Names:
         self._mark(program.body, self.names.taken)
         self.words = {*self.names.taken, *map(self.name, self.own)}
         rows = {s for each in statements(program.body) for s in _of_row(each)}
+        self.long = {v for each in statements(program.body) for v in _wide_of_row(each)}
         for statement in statements(program.body):
             if statement in rows:  # a call has them all
                 continue
@@ -259,7 +267,7 @@ class Names:
         """Lines that name scalars in 64 bits by which several addresses are found."""
         lines: list[str] = []
         for value in places:
-            if self.wide[value] > 1 and value.type.dtype != "i64":
+            if self.wide[value] > 1 and not self._is_long(value):
                 lines += self._wide_line(self.name(value))
         return lines
 
@@ -320,10 +328,14 @@ class Names:
 
     def _wide(self, scalar: Value) -> str:
         """A scalar in 64 bits: offsets may be longer than 32."""
-        if scalar.type.dtype == "i64":
+        if self._is_long(scalar):
             return self.bound(scalar, 2)
         text = f"tl.cast({self.name(scalar)}, tl.int64)"
         return next((known[text] for known in self.named if text in known), text)
+
+    def _is_long(self, scalar: Value) -> bool:
+        """Whether a scalar has 64 bits."""
+        return scalar.type.dtype == "i64" or scalar in self.long
 
     def _stride(self, buffer: Buffer, axis: str) -> str:
         """From one place along an axis to the next: given, or the sizes of the axes after it."""

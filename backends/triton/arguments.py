@@ -45,7 +45,7 @@ class Arguments:
 
 def arguments(program: Program) -> Arguments:
     """The names of a program: where one is taken, the next of `x`, `x_2`, `x_3`, ..."""
-    used = {"tl", "triton", "float", "program", program.name, *keyword.kwlist, *runtime_names()}
+    used = {"tl", "triton", "float", program.name, *keyword.kwlist, *runtime_names()}
     used |= {symbol.name for symbol in program.sizes} | {*program.constants}
     used |= {pointer(buffer) for buffer in program.buffers}
 

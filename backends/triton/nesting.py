@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from archc.backends.triton.elementwise import TEXT
 
@@ -45,6 +46,8 @@ from archc.tile.language import (
     Transpose,
     Value,
     kind,
+    parts,
+    statements,
 )
 
 CALL = re.compile(r"(tl\.\w+|\(x\)\.to)\([^()]*\)")
@@ -100,6 +103,43 @@ def nested(program: Program) -> dict[Value, int]:
     found.of_block(program.body)
     found.of_sums()
     return {v: found.room(v, made) for v, made in found.made.items() if found.is_nested(v, made)}
+
+
+def with_places(program: Program, nested: Mapping[Value, int]) -> dict[Statement, Statement]:
+    """The masks that say which places of a block along a dim are inside, each with what makes these
+    places, if both are of one block and nothing in between reads them: one line makes both."""
+    found: dict[Statement, Statement] = {}
+    made = {each: s for s in statements(program.body) for each in s.results}
+
+    def pair(block: Block) -> None:
+        waiting: dict[Value | None, Statement] = {}
+        for statement in block.statements:
+            tiles = [parts(each, made.get(each))[1] for each in _read_by(statement)]
+            if statement.op == Apply("lt") and statement.results[0] not in nested:
+                place, end = statement.operands
+                alone = place is tiles[0] or place in nested
+                if tiles[0] in waiting and alone and not end.type.dims:
+                    found[statement] = waiting[tiles[0]]
+            if statement.op == Apply("add") and statement.results[0] in nested:
+                continue  # it stands where it is read
+            for tile in tiles:
+                waiting.pop(tile, None)
+            if isinstance(statement.op, Iota) and not statement.op.most:
+                waiting[statement.results[0]] = statement
+            for inner in statement.blocks:
+                pair(inner)
+
+    pair(program.body)
+    return found
+
+
+def _read_by(statement: Statement) -> Iterator[Value]:
+    """The values that a statement and those in it read."""
+    yield from statement.operands
+    for block in statement.blocks:
+        yield from block.yields
+        for inner in block.statements:
+            yield from _read_by(inner)
 
 
 def _is_field(statement: Statement) -> bool:

@@ -13,10 +13,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import sympy
 from archc.backends.lines import broken
 from archc.backends.triton.addresses import Names
 from archc.backends.triton.arguments import Arguments, pointer
 from archc.backends.triton.elementwise import TEXT
+from archc.backends.triton.nesting import with_places
 from archc.backends.triton.spelling import (
     INDENT,
     WIDTH,
@@ -37,6 +39,9 @@ COMBINE = {"product": "join_product", "max": "join_max", "min": "join_min"}
 PRECISIONS = ("ieee", "tf32", "tf32x3")
 LITERAL = ("f32", "i32")
 """The dtypes that Triton gives numbers without one."""
+
+MOST_PLACES = 5
+"""Axes of a grid along which one call finds the place of a program."""
 
 WHOLE = {"floordiv": "//", "mod": "%"}
 """Of integers that are not negative, C and Python divide alike; nothing else is divided so."""
@@ -98,6 +103,8 @@ class Printer(Names):
     def __init__(self, program: lang.Program):
         super().__init__(program)
         self.joins: list[str] = []
+        self.inside = with_places(program, self.nested)
+        self.beside = {*self.inside.values()}
 
     def lines(self) -> list[str]:
         """The lines of the whole program."""
@@ -105,7 +112,7 @@ class Printer(Names):
         return [part for line in lines for part in broken(line, WIDTH)]
 
     def grid(self) -> Iterator[str]:
-        """The place of a program along each axis of the grid, the last of them fastest."""
+        """The place of a program along each axis of the grid."""
         if not self.program.grid:
             return
         (first, _), *rest = self.program.grid
@@ -113,11 +120,15 @@ class Printer(Names):
             yield f"{INDENT}{self.names.places[first]} = tl.program_id(0)"
             yield from self._wide_grid()
             return
-        yield f"{INDENT}program = tl.program_id(0)"
-        for axis, count in reversed(rest):
+        few, others = self.program.grid[:MOST_PLACES], self.program.grid[MOST_PLACES:]
+        counts = [count for _, count in few[1:]]
+        counts[-1] = sympy.Mul(counts[-1], *(count for _, count in others))
+        places = [self.names.places[axis] for axis, _ in few]
+        made = f"grid_place({', '.join(map(size_text, counts))})"
+        yield f"{INDENT}{', '.join(places)} = {made}"
+        for axis, count in reversed(others):
             place, size = self.names.places[axis], size_text(count)
-            others = self.names.places[first] if axis == rest[0][0] else "program"
-            yield f"{INDENT}{place}, {others} = program % {size}, program // {size}"
+            yield f"{INDENT}{place}, {places[-1]} = {places[-1]} % {size}, {places[-1]} // {size}"
         yield from self._wide_grid()
 
     def _wide_grid(self) -> Iterator[str]:
@@ -196,6 +207,10 @@ class Printer(Names):
         lines = [*self.block(block, depth)]
         pairs = zip(targets, block.yields, strict=True)
         changed = [(self.name(a), self.name(b)) for a, b in pairs if self.name(a) != self.name(b)]
+        changed = [
+            (old, new) for old, new in changed
+            if not _goes_on(lines, INDENT * depth, old, new, [each for _, each in changed])
+        ]  # fmt: skip
         if changed:
             left, right = (", ".join(side) for side in zip(*changed, strict=True))
             lines.append(f"{INDENT * depth}{left} = {right}")
@@ -207,7 +222,8 @@ class Printer(Names):
         """The lines that a loop begins with, by the names that its turns change: a value that is
         read here alone goes on under its own name, if it is made anew whenever the loop is."""
         for value, inner in zip(given, inside, strict=True):
-            shown = value in self.texts or value in self.within
+            by_loop = value in self.made and isinstance(self.made[value].op, lang.For | lang.While)
+            shown = value in self.within or (value in self.texts and not by_loop)
             if self.uses[value] == 1 and not shown and self._is_beside(value, loop):
                 self.texts[inner] = self.name(value)
             else:
@@ -218,6 +234,14 @@ class Printer(Names):
         return loop in self.own[value].statements
 
     # --- lines ---
+
+    def block_of_dim(self, mask: lang.Statement, iota: lang.Statement) -> Iterator[str]:
+        """The places of a block along a dim, and which of them are inside, on one line."""
+        (places,), (inside,), (place, end) = iota.results, mask.results, mask.operands
+        given = [size_text(iota.op.dim.length), self.name(end)]
+        if place is not places:
+            given.append(self.name(lang.parts(place, self.made[place])[0]))
+        yield f"{self.name(places)}, {self.name(inside)} = along({', '.join(given)})"
 
     def let(self, statement: lang.Statement, text: str) -> Iterator[str]:
         """`value = text`, or no line where the value is a part of one formula, or addresses alone
@@ -237,6 +261,20 @@ class Printer(Names):
         yield from ()
 
 
+def _goes_on(lines: list[str], indent: str, old: str, new: str, yields: Sequence[str]) -> bool:
+    """Whether the line of a block that makes what a turn ends with can give it the name that the
+    next turn has for it, which it then does: no line after it reads what the name stood for."""
+    begin, known = f"{indent}{new} = ", [{*re.findall(r"\w+", line)} for line in lines]
+    places = [at for at, words in enumerate(known) if new in words]
+    if len(places) != 1 or yields.count(new) > 1 or old in yields:
+        return False
+    (at,) = places
+    if not lines[at].startswith(begin) or any(old in words for words in known[at + 1 :]):
+        return False
+    lines[at] = f"{indent}{old} = {lines[at].removeprefix(begin)}"
+    return True
+
+
 Line = Callable[[Printer, lang.Statement], Iterator[str]]
 
 
@@ -249,6 +287,8 @@ def _program_id(p: Printer, s: lang.Statement) -> Iterator[str]:
 
 
 def _iota(p: Printer, s: lang.Statement) -> Iterator[str]:
+    if s in p.beside:
+        return iter(())
     text = f"tl.arange(0, {size_text(s.op.dim.length)})"
     return p.let(s, f"tl.max_contiguous({text}, {s.op.most})" if s.op.most else text)
 
@@ -265,6 +305,8 @@ def _full(p: Printer, s: lang.Statement) -> Iterator[str]:
 
 def _apply(p: Printer, s: lang.Statement) -> Iterator[str]:
     type = s.results[0].type
+    if s in p.inside:
+        return p.block_of_dim(s, p.inside[s])
     given = [p.operand(place, s) for place in range(len(s.operands))]
     if s.op.function in WHOLE and lang.kind(type.dtype) == "int":
         return p.let(s, f" {WHOLE[s.op.function]} ".join(given))

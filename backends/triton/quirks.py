@@ -101,15 +101,28 @@ def _without_precision(kernel: ast.FunctionDef) -> Iterator[str]:
 
 def _narrow_programs(kernel: ast.FunctionDef) -> Iterator[str]:
     """Products in addresses of what `tl.program_id` makes, where nothing has 64 bits."""
-    narrow: set[str] = set()
+    narrow, wide = set[str](), set[str]()
     for line in ast.walk(kernel):
-        if isinstance(line, ast.Assign) and _is_narrow(line.value, narrow):
-            narrow |= {each.id for each in line.targets if isinstance(each, ast.Name)}
+        if isinstance(line, ast.Assign):
+            names = {each.id for each in ast.walk(line.targets[0]) if isinstance(each, ast.Name)}
+            placed = isinstance(line.value, ast.Call) and called(line.value) == "grid_place"
+            if _is_wide(line.value, wide):
+                wide |= names
+            elif _is_narrow(line.value, narrow) and (placed or len(names) == 1):
+                narrow |= names
     for address in _addresses(kernel):
         for part in ast.walk(address):
-            product = part if isinstance(part, ast.BinOp) else None
-            if product and isinstance(product.op, ast.Mult) and _is_narrow(product, narrow):
-                yield ast.unparse(product)
+            if not isinstance(part, ast.BinOp) or not isinstance(part.op, ast.Mult):
+                continue
+            if _is_narrow(part, narrow) and not _is_wide(part, wide):
+                yield ast.unparse(part)
+
+
+def _is_wide(value: ast.expr, wide: Collection[str]) -> bool:
+    """Whether something in an index has 64 bits, and so has the index."""
+    names = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
+    casts = any("tl.int64" in map(ast.unparse, call.args) for call in _calls(value))
+    return casts or bool(names & {*wide})
 
 
 def _addresses(kernel: ast.FunctionDef) -> Iterator[ast.expr]:
@@ -127,12 +140,12 @@ def _addresses(kernel: ast.FunctionDef) -> Iterator[ast.expr]:
 def _is_narrow(value: ast.expr, narrow: Collection[str]) -> bool:
     """Whether an index is made from a program's place in the grid and has 32 bits."""
     calls = [*_calls(value)]
-    if isinstance(value, ast.Compare) or any(
-        "tl.int64" in map(ast.unparse, call.args) or called(call) == "load" for call in calls
-    ):
+    if isinstance(value, ast.Compare) or any(called(call) == "load" for call in calls):
         return False
     names = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
-    return bool(names & {*narrow}) or any(called(call) == "program_id" for call in calls)
+    return bool(names & {*narrow}) or any(
+        called(call) in ("program_id", "grid_place") for call in calls
+    )
 
 
 def _factors_and_more(kernel: ast.FunctionDef) -> Iterator[str]:

@@ -31,6 +31,7 @@ from archc.backends.triton.region_parts import (
     WARPS,
     Part,
     Variant,
+    alike_inputs,
     is_wide,
     largest_of,
     listed,
@@ -95,7 +96,7 @@ class RegionFunction:
         found = packed(self.region, self.packed) if self.region.pasts else made
         assert isinstance(found, RegionKernels), found
         self.kernels = self._kernels(found, names)
-        self.taken = set(names.taken)
+        self.taken, self.alike = set(names.taken), alike_inputs(self.kernels, self.arguments)
         real = [n for n in self.arguments if self.nodes[n].type.dtype == "real"]
         self.like = self.arguments[real[0]]
         self.backward = self.kernels.made.backward
@@ -172,7 +173,7 @@ class RegionFunction:
         """All of them; what no shape tells comes last."""
         use_space(self.file, self.title)
         passes, choice = self._passes(), self._choice()
-        made = [self._room(), self._values(), self._gradient()]
+        made = [*([] if self.alike else [self._room()]), self._values(), self._gradient()]
         made += [self._again()] if self.seeds else []
         found: dict[str, str] = {}
         for part in (passes, choice, *made):
@@ -495,7 +496,8 @@ class RegionFunction:
         given = [
             "SPACE", quoted(title), literal(arguments), literal(numbers),
             f"({', '.join(map(str, places))}{',' * (len(places) == 1)})",
-            literal(" ".join(names)), f"{title}_values", f"{title}_room", f"{title}_gradient",
+            literal(" ".join(names)), f"{title}_values",
+            quoted(" ".join(self.alike)) if self.alike else f"{title}_room", f"{title}_gradient",
             f"{title}_{'again' if self.seeds else 'passes'}",
         ]  # fmt: skip
         writer.call(f"{title}_op = new_token_op(", given, ")")

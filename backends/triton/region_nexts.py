@@ -2,7 +2,7 @@
 its values write it where few tokens follow, in place of a join of tensors.
 
     if ends_by_kernel(T, None, (x_past,), (x.dtype,), x, taps, x_past):
-        y = layer_y_room(x, taps, x_past, y_kind)
+        y = x.new_empty(x.shape, dtype=y_kind)
         x_past_after = x_past.new_empty(x_past.shape)
         layer_y_values(x, taps, x_past, y, x_past_after)
         return y, x_past_after
@@ -33,7 +33,10 @@ def write_nexts(made: RegionFunction, body: Scope, lines: Writer, given: list[st
     asked = ", ".join([tokens, borders, *pairs, *made.arguments.values()])
     with lines.block(f"if ends_by_kernel({asked}):"):
         results = ", ".join(kernels.outputs.values())
-        lines.call(f"{results} = {title}_room(", [*given, *made.dtypes()], ")")
+        for x, y, kind in zip(made.alike, kernels.outputs.values(), made.dtypes(), strict=False):
+            lines.line(f"{y} = {x}.new_empty({x}.shape, dtype={kind})")
+        if not made.alike:
+            lines.call(f"{results} = {title}_room(", [*given, *made.dtypes()], ")")
         for past, after in zip(before, nexts.values(), strict=True):
             over = f"{past} if {tokens} == 1 else " if past in alone else ""
             lines.line(f"{after} = {over}{past}.new_empty({past}.shape)")

@@ -61,6 +61,22 @@ def listed(variant: Variant) -> str:
     return ", ".join(f"`{name}`" for name in variant.outputs.values())
 
 
+def alike_inputs(variant: Variant, arguments: Mapping[str, str]) -> list[str]:
+    """For each result the argument that has its shape; empty if some result is like none of them.
+    `arguments`: how the inputs are called."""
+    region, graph, found = variant.made.region, variant.graph, list[str]()
+    shapes = {
+        node.type.axes: arguments[node.op.name]
+        for node in reversed([*graph]) if isinstance(node.op, ir.Input)
+        if node.op.name in region.reads and node.type.axes
+    }  # fmt: skip
+    for name in variant.outputs:
+        type = graph[graph.outputs[name]].type
+        plain = type.dtype == "real" and region.edge(name) is None
+        found += [shapes[type.axes]] if plain and type.axes in shapes else []
+    return found if len(found) == len(variant.outputs) else []
+
+
 def with_extra(line: str, names: list[str]) -> str:
     """A line with what no shape tells in its place."""
     if names:

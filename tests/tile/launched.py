@@ -10,19 +10,17 @@ import torch
 import triton
 import triton.language as tl
 from archc.backends.load import load
+from archc.backends.triton.arguments import runtime_names
 from archc.backends.triton.printer import mentioned, to_triton
 from torch import Tensor
 
 from archc.tile.language import LoadBlock, Program, statements
 
-HEAD = """import triton
+HEAD = f"""import triton
 import triton.language as tl
 
 from archc.runtime.jit import kernel
-from archc.runtime.tiles import (
-    dot_apart, four_random, grid_barrier, join_max, join_min, join_product, load_tile, logistic,
-    pushed, real_power, real_quotient, real_remainder, sequence_rows, store_tile,
-)
+from archc.runtime.tiles import {", ".join(sorted(runtime_names()))}
 
 
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product
 
 import sympy
 import torch
@@ -112,6 +113,21 @@ def counted() -> Case:
     return Case(k.done(), {"x": given, **zeros}, {}, {}, expected)
 
 
+def of_many_axes() -> Case:
+    """The place of each program along seven axes, as one number in digits."""
+    k = Composer("of_many_axes", "A grid of seven axes.")
+    y, lengths = k.buffer("y", n=96, dtype="i32"), (1, 2, 3, 1, 2, 2, 2, 2)
+    places = [k.program(f"p{i}", length) for i, length in enumerate(lengths[:-1])]
+    places.append(k.iota("n", 2))
+    number, digits = places[0], places[0]
+    for place, length in zip(places[1:], lengths[1:], strict=True):
+        number, digits = number * length + place, digits * 10 + place
+    k.store(y, number, value=digits, exclusive=True)
+    expected = [int("".join(map(str, each))) for each in product(*map(range, lengths))]
+    zeros = torch.zeros(96, dtype=torch.int32)
+    return Case(k.done(), {"y": zeros}, {}, {}, {"y": torch.tensor(expected).double()})
+
+
 def scattered() -> Case:
     """y[at[n]] = x[n], where no two places are the same."""
     k = Composer("scattered", "Places that are read from memory.")
@@ -158,6 +174,7 @@ def drawn() -> Case:
 OPS: Mapping[str, Callable[[], Case]] = {
     **{name: (lambda name=name, made=made: on_rows(name, *made)) for name, made in ON_ROWS.items()},
     "counted": counted,
+    "of_many_axes": of_many_axes,
     "scattered": scattered,
     "blocks": blocks,
     "drawn": drawn,

@@ -51,10 +51,11 @@ def test_it_says_what_is_done_and_where_it_was_reported(quirk) -> None:
     assert all(each.startswith("source: https://") for each in quirk.sources)
 
 
+@pytest.mark.parametrize("place", ["p = tl.program_id(0)", "n, p = grid_place(H)"])
 @pytest.mark.parametrize("line", ["x = load_tile(x_p + p * x_row, i)", "at_row = (p * 2) * 3"])
-def test_addresses_of_tiles_are_wide(line: str) -> None:
+def test_addresses_of_tiles_are_wide(line: str, place: str) -> None:
     """Where a helper function is given them, and where several share what they begin with."""
-    assert len(breaches(f"{KERNEL}    p = tl.program_id(0)\n    {line}\n")) >= 1
+    assert len(breaches(f"{KERNEL}    {place}\n    {line}\n")) >= 1
 
 
 @pytest.mark.parametrize(
