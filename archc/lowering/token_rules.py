@@ -50,7 +50,40 @@ def elementwise(v: TokenProgram, node: Node, place: Place) -> Made:
     """A function of its operands; a NaN is never dropped by a choice."""
     if node.op.fn == "where" and _is_after_first(v, node.operands[0], place):
         return _late(v, node, place)
-    return _applied(v, node, place)
+    steps = _steps_around(v, node) if node.op.fn == "mod" else None
+    return _applied(v, node, place) if steps is None else _around(v, node, place, steps)
+
+
+def _steps_around(v: TokenProgram, node: Node) -> sympy.Expr | None:
+    """The number c of (i + c) mod K, where i counts all K places of a dim and c is in 0 ... K."""
+    added, size = (v.graph[operand] for operand in node.operands)
+    if added.op != ir.Elementwise("add") or not isinstance(size.op, ir.Constant):
+        return None
+    for i, c in (added.operands, added.operands[::-1]):
+        at, steps = v.graph[i].op, v.graph[c].op
+        if not isinstance(at, ir.Position) or not isinstance(steps, ir.Constant):
+            continue
+        inside = _from_zero(steps.value) and _from_zero(size.op.value - steps.value)
+        if inside and at.axis.kind == "dim" and at.axis.size == size.op.value:
+            return steps.value
+    return None
+
+
+def _from_zero(size: sympy.Expr) -> bool:
+    """Whether a size is known to be 0 or more: what is rounded down is no larger before."""
+    floors = size.atoms(sympy.floor)
+    if all(size.coeff(each).is_negative for each in floors):
+        size = size.xreplace({each: each.args[0] for each in floors})
+    return bool(size.is_nonnegative)
+
+
+def _around(v: TokenProgram, node: Node, place: Place, steps: sympy.Expr) -> Made:
+    """The same by a choice in place of a division, of which compilers know that neighbours are
+    neighbours but where the dim begins anew: they load them together."""
+    (axis,) = node.type.axes
+    at = place[axis.name].at + v.whole_number(steps)
+    size = v.whole_number(axis.size)
+    return Padded(v.k.where(at < size, at, at - size))
 
 
 def _late(v: TokenProgram, node: Node, place: Place) -> Made:

@@ -23,7 +23,7 @@ from archc.regions.gradient import gradient_of
 from archc.runtime.layers import top_of
 from archc.runtime.philox import factor_of_seed
 from archc.specfile import bundled
-from archc.tile.language import Block, For, Load, Reduce, statements
+from archc.tile.language import Apply, Block, For, Load, Reduce, statements
 from tests.lowering.regions import Trial, regions_of, resolved, trial
 
 CLOSE = 1e-11
@@ -539,3 +539,12 @@ def test_neighbours_of_a_tile_are_neighbours_in_memory() -> None:
     made = lower_values(region, "values")
     assert isinstance(made, Lowered) and made.space.split is not None
     assert made.space.split.name == "d" and [axis.name for axis in made.space.grid] == ["n"]
+
+
+def test_halves_of_a_head_are_read_as_they_lie() -> None:
+    """Where (i + c) mod K is a division, compilers read number by number what is one vector."""
+    for region in regions_of(lowered(archc.parse(HALVES).layer)):
+        made = lower(region, gradient_of(region, gradient))
+        assert isinstance(made, RegionKernels)
+        ops = [s.op for each in made.programs for s in statements(each.program.body)]
+        assert not any(op == Apply("mod") for op in ops)
