@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from archc.backends.triton.turned import DOTS, called, turned_products
 
+from archc.tile.language import ROW
+
 Version = tuple[int, ...]
 
 SUPPORTED: Version = (3, 5)
@@ -104,24 +106,38 @@ def _narrow_programs(kernel: ast.FunctionDef) -> Iterator[str]:
     narrow, wide = set[str](), set[str]()
     for line in ast.walk(kernel):
         if isinstance(line, ast.Assign):
-            names = {each.id for each in ast.walk(line.targets[0]) if isinstance(each, ast.Name)}
-            placed = isinstance(line.value, ast.Call) and called(line.value) == "grid_place"
-            if _is_wide(line.value, wide):
-                wide |= names
-            elif _is_narrow(line.value, narrow) and (placed or len(names) == 1):
-                narrow |= names
+            made = [each.id for each in ast.walk(line.targets[0]) if isinstance(each, ast.Name)]
+            by = called(line.value) if isinstance(line.value, ast.Call) else ""
+            if by == "table_row":
+                wide |= {made[ROW.index("sequence")], made[ROW.index("row")]}
+            elif _is_wide(line.value, wide):
+                wide |= {*made}
+            elif _is_narrow(line.value, narrow) and (by == "grid_place" or len(made) == 1):
+                narrow |= {*made}
     for address in _addresses(kernel):
-        for part in ast.walk(address):
-            if not isinstance(part, ast.BinOp) or not isinstance(part.op, ast.Mult):
-                continue
-            if _is_narrow(part, narrow) and not _is_wide(part, wide):
-                yield ast.unparse(part)
+        for product in _products(address):
+            if _is_narrow(product, narrow) and not _is_wide(product, wide):
+                yield ast.unparse(product)
+
+
+def _products(value: ast.expr) -> Iterator[ast.BinOp]:
+    """The products in an expression that are in no other: what is in one is a place, no offset."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+        yield value
+        return
+    for part in ast.iter_child_nodes(value):
+        if isinstance(part, ast.expr):
+            yield from _products(part)
 
 
 def _is_wide(value: ast.expr, wide: Collection[str]) -> bool:
-    """Whether something in an index has 64 bits, and so has the index."""
+    """Whether something in an index has 64 bits, and so has the index; or it is one of a tile: its
+    places are near each other."""
     names = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
-    casts = any("tl.int64" in map(ast.unparse, call.args) for call in _calls(value))
+    casts = any(
+        "tl.int64" in map(ast.unparse, call.args) or called(call) in ("arange", "along")
+        for call in _calls(value)
+    )
     return casts or bool(names & {*wide})
 
 
