@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     __version__: str
     from archc import law, plot, serving, slots
     from archc.api import Spec, load, parse, save_pretrained
+    from archc.balancing import auxiliary_loss, balance
     from archc.diagnostics import ArchError, ArchWarning
     from archc.mixer import MixerMatrix, mixer_matrix
     from archc.nan_search import FirstNaN, first_nan
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from archc.weight_decay import parameter_groups
 
 __all__ = [
-    "ArchError", "ArchWarning", "FirstNaN", "MixerMatrix", "Spec", "first_nan", "generate", "law",
-    "load", "mixer_matrix", "parameter_groups", "parse", "plot", "save_pretrained",
-    "serving", "slots", "speculative", "stream",
+    "ArchError", "ArchWarning", "FirstNaN", "MixerMatrix", "Spec", "auxiliary_loss", "balance",
+    "first_nan", "generate", "law", "load", "mixer_matrix", "parameter_groups", "parse", "plot",
+    "save_pretrained", "serving", "slots", "speculative", "stream",
 ]  # fmt: skip
 
 _HOMES = {
@@ -40,6 +41,8 @@ _HOMES = {
     "ArchWarning": "archc.diagnostics",
     "MixerMatrix": "archc.mixer",
     "Spec": "archc.api",
+    "auxiliary_loss": "archc.balancing",
+    "balance": "archc.balancing",
     "generate": "archc.sampling",
     "load": "archc.api",
     "FirstNaN": "archc.nan_search",

@@ -63,14 +63,16 @@ class Block(nn.Module):
         self.near, self.mixer = near, mixer
         self.channels = nn.Sequential(nn.Linear(d, hidden), nn.GELU(), nn.Linear(hidden, d))
 
-    def forward(self, x: Tensor, states: Any = (None, None)) -> tuple[Tensor, Any]:
-        """[batch, time, d] of the same shape after `states`, and what is remembered of it."""
+    def forward(self, x: Tensor, states: Any = (None, None)) -> tuple[Tensor, Any, Any]:
+        """[batch, time, d] of the same shape after `states`, what is remembered of it, and what the
+        mixer adds to the loss, if its spec has outputs for that."""
         read, last = self.norms[0](x), None
         if self.near is not None:
             read, last = self.near(read, state=states[0], return_state=True)
         mixed, state = self.mixer(read, state=states[1], return_state=True)
-        x = x + mixed
-        return x + self.channels(self.norms[1](x)), (last, state)
+        added = archc.auxiliary_loss(self.mixer, mixed)
+        x = x + (mixed[0] if isinstance(mixed, tuple) else mixed)
+        return x + self.channels(self.norms[1](x)), (last, state), added
 
 
 class Model(nn.Module):
@@ -97,20 +99,28 @@ class Model(nn.Module):
     def forward(self, tokens: Tensor, states: list[Any] | None = None) -> tuple[Tensor, list[Any]]:
         """The vectors [batch, time, d] that the next tokens are told from, and what each block
         remembers: given back with the tokens that follow, it stands for those before."""
-        x, kept = self.embedding(tokens), []
+        return self.features(tokens, states)[:2]
+
+    def features(self, tokens: Tensor, states: list[Any] | None = None) -> tuple[Any, ...]:
+        """The same, and what the blocks add to the loss."""
+        x, kept, added = self.embedding(tokens), [], []
         before = states or [(None, None)] * len(self.blocks)
         for block, state in zip(self.blocks, before, strict=True):
-            x, after = block(x, state)
+            x, after, more = block(x, state)
             kept.append(after)
-        return self.norm(x), kept
+            added += [] if more is None else [more]
+        return self.norm(x), kept, added
 
     def logits(self, x: Tensor) -> Tensor:
         """Scores [..., vocabulary] of the next token."""
         return x @ self.embedding.weight.to(x.dtype).T
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross entropy of the targets; those of -100 do not count."""
-        return cross_entropy(self(tokens)[0], self.embedding.weight, targets)
+        """Mean cross entropy of the targets; those of -100 do not count. In training with what the
+        blocks add to it."""
+        x, _, added = self.features(tokens)
+        told = cross_entropy(x, self.embedding.weight, targets)
+        return told + torch.stack(added).sum() if added and self.training else told
 
 
 def cross_entropy(x: Tensor, head: Tensor, targets: Tensor) -> Tensor:
@@ -234,6 +244,7 @@ def prepared(given: argparse.Namespace, vocabulary: int) -> Run:
     given.folder.mkdir(parents=True, exist_ok=True)
     groups = archc.parameter_groups(model, weight_decay=0.1)
     optimizer = torch.optim.AdamW(groups, lr=given.lr, betas=(0.9, 0.95))
+    archc.balance(model, optimizer)  # biases that experts are chosen by, if there are any
     said = {name: str(value) for name, value in vars(given).items() if name not in ANYWHERE}
     draws = torch.Generator().manual_seed(given.seed)
     run = Run(model, optimizer, draws, given.folder, [], said)

@@ -131,15 +131,15 @@ def test_bfloat16_leaves_states_and_the_loss_in_float32(
 ):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     model, dtypes = importlib.import_module("training").Model, set()
-    forward, loss = model.forward, model.loss
+    features, loss = model.features, model.loss
 
     def noted(self, *args):
-        x, states = forward(self, *args)
+        x, states, added = features(self, *args)
         recurrent = [state.S.dtype for _, state in states]
         dtypes.update(recurrent)
-        return x, states
+        return x, states, added
 
-    monkeypatch.setattr(model, "forward", noted)
+    monkeypatch.setattr(model, "features", noted)
     monkeypatch.setattr(model, "loss", lambda *a: dtypes.add((found := loss(*a)).dtype) or found)
     run("train_recall", tmp_path, *TINY, "--mixer", "gated_delta", "--pairs", "3", "--words", "4",
         "--steps", "1", "--bf16")  # fmt: skip
@@ -166,6 +166,17 @@ def test_a_language_model_says_something(run: Callable[..., None], tmp_path: Pat
     run("train_lm", tmp_path, *TINY, "--length", "32", "--steps", "2", "--mixer", "gla")
     said = capsys.readouterr().out
     assert "bits a byte" in said and "The statement" in said
+
+
+def test_outputs_of_a_mixer_are_added_to_the_loss(run: Callable[..., None], tmp_path: Path):
+    found = []
+    for more in ("", "\n    output x_loss = mean[batch, t](0 * x[0]) + 3"):
+        spec = tmp_path / f"m{len(more)}.arch"
+        spec.write_text(f"layer M(d, H):\n    input x[d]\n    output y = tanh(x){more}\n")
+        run("train_lm", tmp_path / f"r{len(more)}", *TINY, "--length", "8", "--steps", "1",
+            "--mixer", str(spec))  # fmt: skip
+        found += json.loads((tmp_path / f"r{len(more)}" / "losses.json").read_text())
+    assert found[1] - found[0] == pytest.approx(3, abs=1e-5)
 
 
 def test_a_step_is_no_graph_without_a_gpu(run: Callable[..., None], tmp_path: Path):

@@ -19,10 +19,11 @@ from transformers import (
     LogitsProcessorList,
     PreTrainedModel,
 )
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import CausalLMOutputWithPast, MoeCausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from archc.api import Spec, load
+from archc.balancing import auxiliary_loss
 from archc.diagnostics import fail
 from archc.hf.cache import StateCache
 from archc.hf.config import SpecConfig
@@ -135,9 +136,10 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         cu_seqlens: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-    ) -> CausalLMOutputWithPast:
+    ) -> CausalLMOutputWithPast | MoeCausalLMOutputWithPast:
         """Logits of tokens [B, T], and the loss of the next tokens where `labels` are given (the
-        tokens, -100 where none is wanted).
+        tokens, -100 where none is wanted), with the losses among the model's outputs, which are
+        `aux_loss` as well (`archc.auxiliary_loss`).
 
         `attention_mask` [B, T], or of all tokens so far: 0 where one is padding, left or right.
         `past_key_values` is what an earlier call returned, and is changed in place; a call in
@@ -162,9 +164,16 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
                 labels = labels.index_fill(1, cu_seqlens[1:-1].long(), -100)
             among = self.config.vocab_size
             loss = self.loss_function(logits, labels, among, num_items_in_batch=num_items_in_batch)
+        added = auxiliary_loss(self.model, made)
         kept = use_cache or past_key_values is not None
         after: Any = cache.update(state, input_ids.shape[1]) if kept else None
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=after)
+        if added is None:
+            return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=after)
+        if loss is not None and labels is not None:
+            loss = loss + added * _share(labels, num_items_in_batch)
+        return MoeCausalLMOutputWithPast(
+            loss=loss, aux_loss=added, logits=logits, past_key_values=after
+        )
 
     @classmethod
     def from_pretrained(
@@ -195,6 +204,12 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
             title = f"the checkpoint `{pretrained_model_name_or_path}` does not fit the spec"
             raise fail("E0042", title, notes=tuple(notes))
         return (made, info) if told else made
+
+
+def _share(labels: Tensor, items: Tensor | int | None) -> Tensor | int:
+    """The share that a part of a batch has in a loss, where several parts make a step: of the
+    tokens that are asked for."""
+    return 1 if items is None else (labels[:, 1:] != -100).sum() / items
 
 
 def _some_tokens(tokens: Tensor, wanted: int | Tensor) -> None:

@@ -39,7 +39,8 @@ def routed_by(chosen: Tensor, count: int) -> Routed:
     places, order = choice.flatten().sort(stable=True)
     every = torch.arange(chosen.shape[-1], device=chosen.device)
     ends = torch.searchsorted(places, every, right=True).to(torch.int32)
-    return Routed(choice, places, order, order.argsort(), ends, chosen.shape[:-1])
+    back = torch.zeros_like(order).scatter(0, order, torch.arange(len(order), device=order.device))
+    return Routed(choice, places, order, back, ends, chosen.shape[:-1])
 
 
 def for_pairs(x: Tensor, order: Tensor, count: int) -> Tensor:

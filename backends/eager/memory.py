@@ -18,6 +18,7 @@ from archc.backends.writer import Names, identifier
 from archc.dims import T_SEEN, TIME, Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.losses import for_losses, for_tokens, is_read, sums_all_tokens
 
 
 @dataclass(frozen=True)
@@ -161,10 +162,13 @@ class Memory:
 
     def _refusal(self) -> str | None:
         """Why the layer needs the whole sequence at once, if it does."""
+        alone, read = for_losses(self.graph), for_tokens(self.graph)
         for node in self.graph:
-            if node.id in self.optional:
+            if node.id in self.optional or (node.id in alone and sums_all_tokens(self.graph, node)):
                 continue
             name = nearest_name(self.graph, node.id)
+            if is_read(self.graph, node, read):
+                return f"`{name}` is made from all tokens"
             if isinstance(node.op, ir.Attend) and self.reads_flow(node) and not node.op.causal:
                 return f"`{name}` reads tokens that come later"
             if isinstance(node.op, ir.Gather) and node.op.axis in self.flow:

@@ -19,6 +19,7 @@ from archc.backends.writer import INDENT, Writer, quoted
 from archc.dims import T_SEEN, TIME
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.losses import for_losses, for_tokens, is_read, sums_all_tokens
 
 if TYPE_CHECKING:
     from archc.backends.eager.forward import Forward
@@ -55,11 +56,18 @@ BORDERED = (ir.Shift, ir.Window, ir.Recurrence, ir.Call, ir.Attend)
 def in_one_run(layer: ir.Layer) -> bool:
     """Whether packed sequences go through a layer in one run."""
     memory, graph = memory_of(layer), layer.graph
-    along = all({"batch", "t"} <= {*op.type.names} for _, op in layer.inputs)
+    alone = for_losses(graph)
+    along = all({"batch", "t"} <= {*op.type.names} for id, op in layer.inputs if id not in alone)
     kept = any(field.node in memory.optional for field in memory.fields)
     if not layer.inputs or not along or kept:
         return False
-    return all(_respects_borders(graph, node) for node in graph)
+    read = for_tokens(graph)
+    if any(is_read(graph, node, read) for node in graph):
+        return False
+    return all(
+        (node.id in alone and sums_all_tokens(graph, node)) or _respects_borders(graph, node)
+        for node in graph
+    )
 
 
 @lru_cache(maxsize=256)
