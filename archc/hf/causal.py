@@ -158,22 +158,30 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
         )  # fmt: skip
         logits, wanted = self.text.logits(made), logits_to_keep
         logits = logits[:, slice(-wanted or None, None) if isinstance(wanted, int) else wanted]
-        loss = None
-        if labels is not None:
-            if cu_seqlens is not None:  # none is the next token of another sequence
-                labels = labels.index_fill(1, cu_seqlens[1:-1].long(), -100)
-            among = self.config.vocab_size
-            loss = self.loss_function(logits, labels, among, num_items_in_batch=num_items_in_batch)
         added = auxiliary_loss(self.model, made)
+        loss = self._loss(logits, labels, cu_seqlens, num_items_in_batch, added)
         kept = use_cache or past_key_values is not None
         after: Any = cache.update(state, input_ids.shape[1]) if kept else None
+        told = {"loss": loss, "logits": logits, "past_key_values": after}
         if added is None:
-            return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=after)
-        if loss is not None and labels is not None:
-            loss = loss + added * _share(labels, num_items_in_batch)
-        return MoeCausalLMOutputWithPast(
-            loss=loss, aux_loss=added, logits=logits, past_key_values=after
-        )
+            return CausalLMOutputWithPast(**told)
+        return MoeCausalLMOutputWithPast(**told, aux_loss=added)
+
+    def _loss(
+        self, logits: Tensor, labels: Tensor | None, borders: Tensor | None,
+        items: Tensor | int | None, added: Tensor | None,
+    ) -> Any:  # fmt: skip
+        """The loss of the next tokens, with what is added to it: where several parts of a batch
+        make a step, by the share of the tokens asked for that this one has."""
+        if labels is None:
+            return None
+        if borders is not None:  # none is the next token of another sequence
+            labels = labels.index_fill(1, borders[1:-1].long(), -100)
+        loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch=items)
+        if added is None:
+            return loss
+        share = 1 if items is None else (labels[:, 1:] != -100).sum() / items
+        return loss + added * share
 
     @classmethod
     def from_pretrained(
@@ -204,12 +212,6 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
             title = f"the checkpoint `{pretrained_model_name_or_path}` does not fit the spec"
             raise fail("E0042", title, notes=tuple(notes))
         return (made, info) if told else made
-
-
-def _share(labels: Tensor, items: Tensor | int | None) -> Tensor | int:
-    """The share that a part of a batch has in a loss, where several parts make a step: of the
-    tokens that are asked for."""
-    return 1 if items is None else (labels[:, 1:] != -100).sum() / items
 
 
 def _some_tokens(tokens: Tensor, wanted: int | Tensor) -> None:
