@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import sympy
 
 from archc.diagnostics import Refused
-from archc.dims import Axis, at, number_symbol, size_symbol
+from archc.dims import BATCH, TIME, Axis, at, number_symbol, size_symbol
 from archc.elaborate import in_place, ops, tied
 from archc.elaborate.body import elaborate_layer
 from archc.elaborate.callee import bind, infer, inputs_of
@@ -81,7 +81,9 @@ def outputs(scope: Scope, target: LayerRef, node: tree.Call) -> dict[str, Tensor
     if any(argument.name for argument in node.args) or len(node.args) != len(inputs):
         raise _wrong_inputs(scope, target, inputs, node)
     values = [ops.tensor(scope, scope.evaluate(a.value), a.value.span) for a in node.args]
-    if target.instance is None and (scope.extra or not _keeps_parameters(target.decl)):
+    elsewhere = any(axis in _of_inputs(scope) for value in values for axis in value.axes)
+    kept = elsewhere or _keeps_parameters(target.decl)
+    if target.instance is None and (scope.extra or not kept):
         return in_place.outputs(scope, target, values, node)
     return apply(scope, target, inputs, values, node)
 
@@ -158,11 +160,12 @@ def apply(
         ops.relabel(scope, value, [(axis, axis) for axis in scope.visible(value)], node.span)
         for value in values
     ]
-    numbers: list[Tensor] = []
+    along, numbers = dict[str, Axis](), list[Tensor]()
     for value, (_, declared) in zip(values, layer.inputs, strict=True):
-        _check_tokens(scope, target, value, declared, node.span)
+        _note_tokens(scope, target, value, declared, along, node.span)
         numbers.append(_typed(scope, value, declared, node.span))
-    outer = _caller_axes(scope, layer, args, axes)
+    other = {name: axis for name, axis in along.items() if axis.name != name}
+    outer = _caller_axes(scope, layer, args, {**axes, **other})
     op = ir.Call(layer, path, tuple(args.items()), outer)
     if target.instance is not None:
         op, numbers = tied.use(scope, target.instance, op, numbers, node.span)
@@ -172,23 +175,57 @@ def apply(
     }
 
 
-def _check_tokens(
-    scope: Scope, target: LayerRef, value: Tensor, declared: ir.Input, span: Span
+def _note_tokens(
+    scope: Scope,
+    target: LayerRef,
+    value: Tensor,
+    declared: ir.Input,
+    along: dict[str, Axis],
+    span: Span,
 ) -> None:
-    """Refuse a value that has other tokens than the layer's own, or none, or those of pairs."""
-    wanted = [axis.name for axis in declared.type.axes if axis.kind != "dim"]
+    """Note in `along` the caller's sequence for one of the callee's, where it is another one: that
+    of an input, all of which is there at once. Refuse a value without tokens, or with those of
+    pairs or of blocks, and values of two sequences for one."""
+    wanted = [axis for axis in declared.type.axes if axis.kind != "dim"]
     visible = {axis.name for axis in scope.visible(value)}
-    got = [axis.name for axis in value.axes if axis.name not in visible]
-    if wanted == got:
+    got = [axis for axis in value.axes if axis.name not in visible]
+    pairs = [(one, other) for one, other in zip(wanted, got, strict=False) if one != BATCH]
+    fits = len(wanted) == len(got) and wanted[:1] == got[:1]
+    if fits and all(other in (one, *_of_inputs(scope)) for one, other in pairs):
+        if any(along.setdefault(one.name, other) != other for one, other in pairs):
+            one, other = pairs[0]
+            message = f"values along `{other}` and `{along[one.name]}` enter `{target.decl.name}`"
+            helps = ["a layer's own tokens are those of one sequence"]
+            raise scope.error("E0311", message, span, helps=helps)
         return
-    other = next((name for name in got if name not in wanted), None)
-    told = f", and this one is along `{other}`" if other else ""
+    raise _strange_tokens(scope, target, declared, [a for a in got if a not in wanted], span)
+
+
+def _strange_tokens(
+    scope: Scope, target: LayerRef, declared: ir.Input, strange: Sequence[Axis], span: Span
+) -> Refused:
+    """The refusal of a value with other tokens than an input has, or with none."""
+    if TIME in strange:
+        wanted = next(axis for axis in declared.type.axes if axis.kind == "stream")
+        message = f"`{declared.name}` of `{target.decl.name}` is along `{wanted}`, and gets tokens"
+        helps = [
+            f"all of `{wanted}` is there at once, and a layer's own tokens come one by one: read "
+            "these in an `attend s <= t`"
+        ]
+        return scope.error("E0311", message, span, helps=helps)
+    told = f", and this one is along `{strange[0]}`" if strange else ""
     helps = [
-        f"a layer is applied along `t`: make what stands along `{other}` in a layer of its own, "
-        "whose output is an input here"
-    ]
+        f"a layer is applied along `t`, or along an input's own sequence: make what stands along "
+        f"`{strange[0]}` in a layer of its own, whose output is an input here"
+    ] if strange else []  # fmt: skip
     message = f"`{target.decl.name}` wants a value per token{told}"
-    raise scope.error("E0311", message, span, helps=helps if other else [])
+    return scope.error("E0311", message, span, helps=helps)
+
+
+def _of_inputs(scope: Scope) -> list[Axis]:
+    """The sequences of inputs beside the layer's own, where no reader is at hand."""
+    streams = scope.context.streams.values() if scope.attend is None else ()
+    return [axis for axis, blocks in streams if blocks is None and axis != TIME]
 
 
 def _typed(scope: Scope, value: Tensor, declared: ir.Input, span: Span) -> Tensor:

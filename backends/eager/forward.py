@@ -417,18 +417,28 @@ class Forward:
         scope, graph = self.scope, self.layer.graph
         scope.needed_by(self.memory.other)
         outer, scope.writer = scope.writer, Writer(margin=12)
-        needed = self._needed_from_others()
+        head, scope.head = scope.head, []
+        needed, asked = self._needed_from_others(), {*scope.asked}
         for node in graph:
             if node.id in needed:
                 scope.statement(node)
                 if not scope.value(node.id).bound:
                     scope.bind(node.id)
         inner, scope.writer = scope.writer, outer
-        first = self.names[self.others[0][0]]
-        with outer.block(f"if {first} is not None:"):
-            outer.include(inner.lines or ["pass"])
-        with outer.block("else:"):
-            self._from_state(outer, needed)
+        lines, scope.head = [*scope.head, *inner.lines], head
+        names = [self.names[id] for id, _ in self.others]
+        told = {s for s, at in scope.sources.items() if {a for a, _ in at} <= {*names}}
+        every, scope.asked = scope.asked, told & scope.asked - asked
+        kept = Writer(margin=12)
+        self._from_state(kept, needed)
+        if lines or kept.lines:
+            with outer.block(f"if {names[0]} is not None:"):
+                write_sizes(outer, scope)
+                outer.include(lines or ["pass"])
+        scope.asked = every - scope.asked
+        if kept.lines:
+            with outer.block("else:"):
+                outer.include(kept.lines)
 
     def _needed_from_others(self) -> list[int]:
         """Values made from other sequences that the rest of the layer reads."""
@@ -458,8 +468,6 @@ class Forward:
                 writer.line(f"{name} = state.{fields[id]}")
             elif id not in self.names:
                 writer.line(f"{name} = None")
-        if not kept and all(id in self.names for id in needed):
-            writer.line("pass")
 
     def _return(self, writer: Writer, made: str) -> None:
         """The outputs, and the state if it is asked for."""

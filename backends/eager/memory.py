@@ -250,7 +250,8 @@ def _growing(graph: Graph) -> set[str]:
 
 
 def _made_from_others(graph: Graph, flow: set[str]) -> set[int]:
-    """Nodes that depend on other sequences and not on the layer's own."""
+    """Nodes that depend on other sequences, on positions along them too, and not on the layer's
+    own."""
     made: set[int] = set()
     own: set[int] = set()
     for node in graph:
@@ -260,9 +261,14 @@ def _made_from_others(graph: Graph, flow: set[str]) -> set[int]:
                 (own if stream.name in flow else made).add(node.id)
         elif _along(node, flow) or any(operand in own for operand in node.operands):
             own.add(node.id)
-        elif any(operand in made for operand in node.operands):
+        elif _positions(node) or any(operand in made for operand in node.operands):
             made.add(node.id)
     return made
+
+
+def _positions(node: Node) -> bool:
+    """Whether a node counts the tokens of a sequence."""
+    return isinstance(node.op, ir.Position) and node.op.axis.kind == "stream"
 
 
 def _along(node: Node, flow: set[str]) -> bool:

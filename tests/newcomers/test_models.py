@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, rms_norm, silu
 
-from tests.newcomers.agreement import held
+import archc
+from tests.newcomers.agreement import HERE, held, leaf, slopes
 from tests.newcomers.test_attentions import back, causal, heads
 
 Values = Mapping[str, Tensor]
@@ -59,3 +60,40 @@ def test_a_convolution_whose_filter_each_token_makes() -> None:
         return torch.einsum("bthw,bhktw,hkd->btd", filters, v, p["W_o"])
 
     held("dynamic_convolution", reference, {"x": [2, 5, 6]}, d=6, H=2, K=3, W=4)
+
+
+def test_layers_along_another_sequence() -> None:
+    """One of them along both, with one set of weights; later calls need the other one no more."""
+
+    def attended(x: Tensor, e: Tensor, p: Values, place: str) -> Tensor:
+        return x + (x @ (e @ p[place + "W_k"]).mT).softmax(-1) @ (e @ p[place + "W_v"])
+
+    def summed(x: Tensor, a: Tensor) -> Tensor:
+        rows = [x[:, 0]]
+        for t in range(1, x.shape[1]):
+            rows.append(a.sigmoid() * rows[-1] + x[:, t])
+        return torch.stack(rows, 1)
+
+    spec = archc.load(str(HERE / "encoder_decoder.arch"))
+    module = spec.module(d=4, dtype=torch.float64, backend="eager")
+    p = dict(module.named_parameters())
+    for seed, (_, value) in enumerate(sorted(p.items())):
+        value.data = leaf(list(value.shape), 100 + seed).data / 2
+    x, c = leaf([2, 5, 4], 0), leaf([2, 7, 4], 1)
+    z = c * torch.arange(7, dtype=c.dtype).cos()[:, None]
+    for place in ("layers.0.encoder.", "layers.1.encoder."):
+        z = attended(z, z, p, place)
+    e, expected = summed(z, p["memory_a"]), summed(x, p["memory_a"])
+    for place in ("layers_2.0.decoder.", "layers_2.1.decoder."):
+        expected = attended(expected, e, p, place)
+    found, by = module(x, c), [x, c, *p.values()]
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(slopes(found, by), slopes(expected, by))
+    first, state = module(x[:, :3], c, return_state=True)
+    rows = [first]
+    for t in (3, 4):
+        row, state = module(x[:, t : t + 1], state=state, return_state=True)
+        rows.append(row)
+    torch.testing.assert_close(torch.cat(rows, 1), expected)
+    packed = module(x.flatten(0, 1)[None], c, cu_seqlens=torch.tensor([0, 5, 10]))
+    torch.testing.assert_close(packed.unflatten(1, (2, 5))[0], expected)
