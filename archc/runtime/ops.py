@@ -262,6 +262,17 @@ def as_op(function: Callable) -> Callable:
     return run
 
 
+def with_new_states(function: Callable, *places: int) -> Callable:
+    """A function that writes states after the last token, as one that makes them: of new memory
+    like the states before, which are at these places of its arguments."""
+
+    def run(*given):
+        made = function(*given, into=tuple(given[i].new_empty(given[i].shape) for i in places))
+        return made if len(made) > 1 else made[0]
+
+    return run
+
+
 def few(tokens: int, steps: int) -> bool:
     """Whether tokens, fewer than `steps`, go one by one. What torch.compile makes is for any number
     of tokens, but one is a case of its own anyway."""
@@ -403,10 +414,53 @@ def first_results(count: int, function: Callable) -> Callable:
     return lambda *given: function(*given)[:count] if count > 1 else function(*given)[0]
 
 
-def wrong_shapes(op: str, wanted: str, *tensors: Tensor) -> ValueError:
-    """The error for shapes that do not fit together."""
-    got = ", ".join(str(list(x.shape)) for x in tensors)
-    return ValueError(f"{op}: shapes must be {wanted}; got {got}")
+FITTING = set[tuple]()
+"""Shapes that were found to fit together."""
+
+
+def check_shapes(
+    op: str, shapes: str | tuple[str, str, Callable], tensors: tuple,
+    cu_seqlens: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Refuse tensors whose shapes do not fit together: `x, y [B, T, H]; S [B sequences, H, _]` says
+    what each is along, by the name of a length, a number, or _ for any; with `cu_seqlens` there are
+    as many sequences as these say. The text may come with a condition on lengths, after their
+    names."""
+    key: tuple | None = None
+    if not torch.compiler.is_compiling():
+        packed = None if cu_seqlens is None else cu_seqlens.shape[0]
+        key = (shapes, packed, *[x.shape for x in tensors])
+        if key in FITTING:
+            return
+    text, names, fits = (shapes, "", bool) if isinstance(shapes, str) else shapes
+    sizes = lengths_by_name(text.partition(" with ")[0], tensors, cu_seqlens)
+    if sizes is None or (names and not fits(*[sizes[name] for name in names.split()])):
+        wanted, got = text.replace(" sequences", ""), ", ".join(str([*x.shape]) for x in tensors)
+        raise ValueError(f"{op}: shapes must be {wanted}; got {got}")
+    if key is not None:
+        if len(FITTING) == 1024:
+            FITTING.clear()
+        FITTING.add(key)
+
+
+def lengths_by_name(text: str, tensors: tuple, cu_seqlens: Tensor | None) -> dict[str, int] | None:
+    """The lengths of tensors by their names in a text of shapes; None if two differ."""
+    sizes: dict[str, int] = {}
+    parts = [part.strip("]").split(" [") for part in text.split("; ")]
+    layouts = [layout for names, layout in parts for _ in names.split(", ")]
+    for layout, x in zip(layouts, tensors, strict=True):
+        names = layout.split(", ") if layout else []
+        if len(names) != x.dim():
+            return None
+        for name, size in zip(names, x.shape, strict=True):
+            own, _, counted = name.partition(" ")
+            if counted and cu_seqlens is not None:
+                wanted = cu_seqlens.shape[0] - 1
+            else:
+                wanted = int(own) if own.isdigit() else sizes.setdefault(own, size)
+            if own != "_" and size != wanted:
+                return None
+    return sizes
 
 
 def present(function: Callable) -> Callable:

@@ -1,13 +1,13 @@
-"""The function that looks at shapes, before a kernel reads what is not there."""
+"""The shapes that fit together, which the functions of a file look at before a kernel reads what is
+not there: a text for `check_shapes` (`archc/runtime/ops.py`)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from archc.backends.eager.region import argument_list
-from archc.backends.eager.scope import Scope, write_sizes
-from archc.backends.writer import Writer, literals, quoted
+from archc.backends.writer import Names, Writer, literals, quoted
 
 from archc.dims import Axis
 
@@ -15,44 +15,55 @@ Known = Callable[[str, Axis, bool], str]
 """The length of an argument's axis, which runs along a stream or not; "" if any is right."""
 
 
-def write_fits(
-    name: str, given: Sequence[str], body: Scope, axes: Mapping[str, Sequence[Axis]],
-    known: Known, before: Sequence[str] = (), more: Sequence[str] = (),
-) -> str:  # fmt: skip
-    """The text of the function `name(given)`. `axes`: those of each argument; `before`: lines that
-    come before; `more`: conditions on sizes."""
-    shapes: dict[str, list[str]] = {}
-    for argument, own in axes.items():
-        streams = any(axis.kind == "stream" for axis in own)
-        lengths = [known(argument, axis, streams) for axis in own]
-        lengths = [each or f"{argument}.shape[{at}]" for at, each in enumerate(lengths)]
-        shape = f"({', '.join(lengths)}{',' * (len(lengths) == 1)})"
-        shapes.setdefault(shape, []).append(f"{argument}.shape")
-    head, writer = Writer(), Writer()
-    write_sizes(head, body)
-    writer.call(f"def {name}(", list(given), "):")
-    writer.depth += 1
-    writer.docstring(["Whether shapes fit together; strides may be any."])
-    for argument in dict.fromkeys(re.findall(r"(\w+)\.shape", "\n".join(head.lines))):
-        with writer.block(f"if {argument}.dim() != {len(axes[argument])}:"):
-            writer.line("return False")
-    writer.include([*head.lines, *before])
-    equal = [f"{' == '.join(each)} == {shape}" for shape, each in shapes.items()]
-    equal += more
-    writer.line("return (")
-    writer.include([f"    {'and ' * (at > 0)}{each}" for at, each in enumerate(equal)])
-    writer.line(")")
-    return writer.text()
+@dataclass(frozen=True)
+class Shapes:
+    """What arguments are along, those with the same shape together: their order, the text of that,
+    and conditions on lengths."""
+
+    order: tuple[str, ...]
+    text: str
+    needs: tuple[str, ...]
+
+    def write(self, writer: Writer, before: str, after: str) -> None:
+        """Lines that have the text, and a function of lengths where there are conditions."""
+        listed = self.text + (f" with {', '.join(self.needs)}" if self.needs else "")
+        lines = literals(listed, writer.room - 4)
+        if self.needs:
+            test = " and ".join(self.needs)
+            read = {*re.findall(r"[^\W\d]\w*", test)} & {*re.findall(r"\w+", self.text)}
+            lines[-1] += ","
+            names = sorted(read)
+            lines.append(f"{quoted(' '.join(names))}, lambda {', '.join(names)}: {test}")
+        writer.line(f"{before}(")
+        writer.include([f"    {line}" for line in lines])
+        writer.line(f"){after}")
 
 
-def write_refusal(
-    writer: Writer, test: str, title: str, layouts: Mapping[str, Sequence[str]],
-    more: Sequence[str] = (),
+def shapes_of(
+    axes: Mapping[str, Sequence[Axis]], known: Known, conditions: Sequence[str] = ()
+) -> Shapes:
+    """The shapes of arguments with these axes."""
+    found = {
+        argument: [known(argument, a, any(b.kind == "stream" for b in own)) for a in own]
+        for argument, own in axes.items()
+    }  # fmt: skip
+    names = Names(each for lengths in found.values() for each in lengths)
+    needs, grouped = list[str](), dict[str, list[str]]()
+    for argument, lengths in found.items():
+        for at, length in enumerate(lengths):
+            if not re.fullmatch(r"[\w ]*", length):  # by other lengths
+                lengths[at] = names.fresh("size")
+                needs.append(f"{lengths[at]} == {length}")
+        shape = f"[{', '.join(each or '_' for each in lengths)}]"
+        grouped.setdefault(shape, []).append(argument)
+    text = "; ".join(f"{', '.join(each)} {shape}" for shape, each in grouped.items())
+    order = tuple(name for each in grouped.values() for name in each)
+    return Shapes(order, text, (*needs, *conditions))
+
+
+def write_check(
+    writer: Writer, title: str, shapes: str, tensors: Sequence[str], *more: str
 ) -> None:  # fmt: skip
-    """Lines that say which shapes would fit, where a test of them fails."""
-    with writer.block(f"if not {test}:"):
-        writer.line(f"raise wrong_shapes({quoted(title)}, (")
-        with_sizes = f" with {', '.join(more)}" if more else ""
-        listed = literals(f"{argument_list(layouts)}{with_sizes}", writer.room - 4)
-        writer.include([f"    {line}" for line in listed])
-        writer.call("), ", [*layouts], ")")
+    """The line that refuses tensors, in the order of the shapes that have that name."""
+    given = f"({', '.join(tensors)}{',' * (len(tensors) == 1)})"
+    writer.call("check_shapes(", [quoted(title), shapes, given, *more], ")")

@@ -70,8 +70,8 @@ class Ops:
 
     def write(self) -> None:
         """The functions of both, the ops, and the function that calls them."""
-        fits = self.fits = self.forward.fits()
-        forward = self.forward.function(fits, self._brief()), self.forward.fake()
+        self.shapes = self.forward.shapes()
+        forward = self.forward.function(self.shapes, self._brief()), self.forward.fake()
         backward = self.backward.function(), self._fake_gradient()
         self._both(forward, backward)
         self._more_ops()
@@ -167,7 +167,7 @@ class Ops:
     def refuse(self, writer: Writer) -> None:
         """Lines that refuse what a loop in PyTorch might take for something else."""
         names, forward = self.owner.inputs, self.forward
-        forward.refuse(writer, self.fits, names)
+        forward.refuse(writer, self.shapes, names)
         known = {argument: names[n] for n, argument in forward.arguments.items()}
         decisive = [known[a] for a in forward.decisive]
         writer.call("check_together(", [quoted(self.owner.title), *decisive], ")")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 from archc.backends.eager.arguments import symbols_in
-from archc.backends.eager.fits import write_fits, write_refusal
+from archc.backends.eager.fits import shapes_of, write_check
 from archc.backends.eager.graph_function import GraphFunction, plain
 from archc.backends.eager.required import conditions, told_length
 from archc.backends.eager.scope import Scope, write_sizes
@@ -181,31 +181,33 @@ class Op(GraphFunction):
 
     # --- what it does ---
 
-    def fits(self) -> str:
-        """The function that looks at shapes, before a kernel reads what is not there; its name."""
-        body, name = self._body_again(), f"{self.owner.title}_fits"
+    def shapes(self) -> str:
+        """The shapes that its arguments must have, before a kernel reads what is not there; their
+        name."""
+        title = f"{self.owner.title}_shapes".upper()
+        body, name = self._body_again(), self.scope.file.names.fresh(title)
         axes = {
             argument: [self.inputs[input].type.axis(each) for each in self.layout(input)]
             for input, argument in self.arguments.items() if argument in self.tensors
         }  # fmt: skip
-        rows = f"{body.lengths['batch']} if cu_seqlens is None else cu_seqlens.shape[0] - 1"
-        before = [f"{self.sequences} = {rows}"] * self.packed
 
         def known(argument: str, axis: Axis, streams: bool) -> str:
-            return self._known(body, axis, streams)
+            length = told_length(body, axis)
+            counted = axis.kind == "batch" and self.packed and not streams
+            return f"{length} sequences" if counted else length
 
-        self.needs = conditions(body, self.scope.needs)
-        text = write_fits(name, self._looked_at(), body, axes, known, before, self.needs)
-        self.scope.file.sections.append(text)
+        found, writer = shapes_of(axes, known, conditions(body, self.scope.needs)), Writer()
+        found.write(writer, f"{name} = ", "")
+        self.order = found.order
+        self.scope.file.sections.append(writer.text())
         return name
 
-    def refuse(self, writer: Writer, fits: str, names: Mapping[str, str] | None = None) -> None:
-        """Lines that refuse shapes that do not fit; `names`: how its tensors are called there."""
+    def refuse(self, writer: Writer, shapes: str, names: Mapping[str, str] | None = None) -> None:
+        """The line that refuses shapes that do not fit; `names`: how its tensors are called
+        there."""
         known = {a: a if names is None else names[n] for n, a in self.arguments.items()}
-        looked = [known.get(each, each) for each in self._looked_at()]
-        layouts = {known[a]: self.layouts[a] for a in self.tensors}
-        test = f"{fits}({', '.join(looked)})"
-        write_refusal(writer, test, self.owner.title, layouts, self.needs)
+        tensors, borders = [known[each] for each in self.order], ["cu_seqlens"] * self.packed
+        write_check(writer, self.owner.title, shapes, tensors, *borders)
 
     def check_tensors(self, writer: Writer, names: Mapping[str, str]) -> None:
         """The line that refuses what is no tensor; `names`: how its inputs are called there."""
@@ -220,27 +222,15 @@ class Op(GraphFunction):
         body.sources = self._told_by(body)
         return body
 
-    def _looked_at(self) -> list[str]:
-        """The arguments that tell which shapes fit."""
-        return [*self.tensors, *["cu_seqlens"] * self.packed]
-
-    def _known(self, body: Scope, axis: Axis, streams: bool) -> str:
-        """The name of a length that the shape of an argument tells."""
-        if axis.kind == "batch" and self.packed:
-            body.ask(body.lengths["batch"])
-            if not streams:
-                return self.sequences
-        return told_length(body, axis)
-
-    def function(self, fits: str = "", brief: Op | None = None) -> str:
-        """The function that does it; its name. `fits`: that of what looks at shapes first; `brief`:
+    def function(self, shapes: str = "", brief: Op | None = None) -> str:
+        """The function that does it; its name. `shapes`: those that are looked at first; `brief`:
         the op that keeps nothing for a gradient, which the same function does."""
         writer = Writer()
         writer.line("@as_op")
         keep = ["keep=True"] * (brief is not None)
         self._define(writer, self.name, [*self.every, *keep], [self.done()])
-        if fits:
-            self.refuse(writer, fits)
+        if shapes:
+            self.refuse(writer, shapes)
         if self.kept:
             self._in_shape(writer)
         self._by_kernels(writer, brief)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from archc.backends.eager.fits import write_fits, write_refusal
+from archc.backends.eager.fits import Shapes, shapes_of
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.recurrence import RecurrenceFunction
 from archc.backends.eager.region import argument_list, extra_arguments
@@ -92,15 +92,14 @@ class StepFunction(Again):
         for places in body.sources.values():
             places[:] = [(a, at) for a, at in places if at or a not in self.states.values()]
 
-    def _fits(self) -> str:
-        """The function that looks at shapes; its name."""
+    def _shapes(self) -> Shapes:
+        """The shapes that its arguments must have."""
         form = (self.scope, self.graph, self.name, self.given, [*self.inputs], self.stream)
-        body, name = Again(*form).body, f"{self.name}_fits"
+        body = Again(*form).body
         self._told_by_tokens(body)
-        tensors = {a: n for n, a in self.arguments.items() if not self.is_number(n)}
         axes = {
             a: [self.inputs[n].type.axis(each) for each in self.layout(n)]
-            for a, n in tensors.items()
+            for n, a in self.arguments.items() if not self.is_number(n)
         }  # fmt: skip
 
         def known(argument: str, axis: Axis, streams: bool) -> str:
@@ -108,10 +107,7 @@ class StepFunction(Again):
                 return ""
             return told_length(body, axis)
 
-        self.needs = conditions(body, self.scope.needs)
-        text = write_fits(name, [*axes], body, axes, known, more=self.needs)
-        self.scope.file.sections.append(text)
-        return f"{name}({', '.join(axes)})"
+        return shapes_of(axes, known, conditions(body, self.scope.needs))
 
     def _gradient(self, schedule: Schedule, ops: Callable[..., Any]) -> StepGradient | None:
         """The functions for what learns, where there is no chunked form."""
@@ -132,7 +128,7 @@ class StepFunction(Again):
         self.launch.write_kernel()
         if self.spread is not None:
             self.spread.write_kernel()
-        test, lines = self._fits(), Writer()
+        lines = Writer()
         self._lines(lines)
         self.extra = {**dict(zip(*extra_arguments(self.scope, body), strict=True)), **self.eager}
         writes = self._writes()
@@ -143,7 +139,7 @@ class StepFunction(Again):
         writer.docstring(self._doc())
         self._enter(writer)
         like = self._again(writer, writes)
-        self._refuse(writer, test)
+        self._refuse(writer)
         write_sizes(writer, body)
         writer.include(lines.lines)
         writer.line(f"remember_launch({self.launch.title}, launched, {like})")
@@ -262,10 +258,12 @@ class StepFunction(Again):
         given = [quoted(title), quoted(" ".join(tensors)), *tensors]
         writer.call("check_tensors(", given, ")")
 
-    def _refuse(self, writer: Writer, test: str) -> None:
+    def _refuse(self, writer: Writer) -> None:
         """Refuse arguments of another kind or shape."""
         self.check_tensors(writer, self.name, self._tensors())
-        write_refusal(writer, test, self.name, self._tensors(), self.needs)
+        shapes = self._shapes()
+        tensors = f"({', '.join(shapes.order)}{',' * (len(shapes.order) == 1)})"
+        shapes.write(writer, f"check_shapes({quoted(self.name)}, ", f", {tensors})")
 
     def _lines(self, writer: Writer) -> None:
         """Checks, the choice of the eager loop, and the launch."""

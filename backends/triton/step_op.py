@@ -9,7 +9,7 @@ from archc.backends.eager.library import op_text
 from archc.backends.eager.op import arguments_of
 from archc.backends.eager.scope import write_sizes
 from archc.backends.triton.step_function import StepFunction
-from archc.backends.writer import Writer, quoted
+from archc.backends.writer import Writer
 
 if TYPE_CHECKING:
     from archc.backends.eager.chunked import ChunkedFunction
@@ -43,30 +43,17 @@ class StepOp(GraphFunction):
     def write(self) -> None:
         """Append all of it to the file."""
         sections = self.scope.file.sections
-        sections += [self._function(), self._fake()]
+        sections.append(self._fake())
         made = [*map(self._named, self.owner.results), *(f"{s}_after" for s in self.states)]
         given = arguments_of(self, self.every)
         schema = f"{self.name}({given}) -> ({', '.join(made)})"
-        functions = [self.name, f"{self.name}_fake", "no_gradient"]
+        places = ", ".join(str(self.every.index(state)) for state in self.states)
+        function = f"as_op(with_new_states({self.made.name}, {places}))"
+        functions = [function, f"{self.name}_fake", "no_gradient"]
         sections.append(op_text(self.op, schema, functions))
 
     def _named(self, result: str) -> str:
         return f"{result}_all" if result in self.every else result
-
-    def _function(self) -> str:
-        writer = Writer()
-        writer.line("@as_op")
-        writer.call(f"def {self.name}(", self.every, "):")
-        writer.depth += 1
-        doc = f"`{self.made.name}`, with new memory for the states after the last token."
-        writer.docstring([doc])
-        names = quoted(" ".join(self.states))
-        writer.call("check_tensors(", [quoted(self.name), names, *self.states], ")")
-        rooms = "".join(f"{state}.new_empty({state}.shape), " for state in self.states)
-        into = f"into=({rooms.rstrip(', ')}{',' * (len(self.states) == 1)})"
-        one = "[0]" if len(self.states) + len(self.owner.results) == 1 else ""
-        writer.call(f"return {self.made.name}(", [*self.every, into], f"){one}")
-        return writer.text()
 
     def _fake(self) -> str:
         made = []

@@ -54,14 +54,14 @@ class WalkOp(KernelOp):
         launch.body = own
         return text
 
-    def function(self, fits: str = "", brief: Op | None = None) -> str:
-        """The function that does it; its name. `fits`: that of what looks at shapes first."""
+    def function(self, shapes: str = "", brief: Op | None = None) -> str:
+        """The function that does it; its name. `shapes`: those that are looked at first."""
         writer = Writer()
         writer.line("@as_op")
         done = f"`{self.fast.name}` where a kernel can do it, else `{self.eager.name}`."
         self._define(writer, self.name, self.every, [done])
-        if fits:
-            self.refuse(writer, fits)
+        if shapes:
+            self.refuse(writer, shapes)
         if self.kept:
             self._in_shape(writer)
         dtypes = [self._dtype(name) for name in self.results]
@@ -113,8 +113,8 @@ class WalkOps(KernelOps):
         """The functions of both, and the ops."""
         for op in (self.forward, self.backward):
             op.room()
-        fits = self.fits = self.forward.fits()
-        forward = [self.forward.function(fits), self.forward.fake()]
+        self.shapes = self.forward.shapes()
+        forward = [self.forward.function(self.shapes), self.forward.fake()]
         backward = [self.backward.function(), self._fake_gradient()]
         self._both(forward, backward)
         self._ask_for_space()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -133,3 +134,26 @@ def test_a_gradient_is_called_by_names() -> None:
     assert arrived == [(3, [0.0, 0.0], None)]
     assert torch.autograd.gradcheck(lambda a, b: run(a, b, None, 3)[:2], (a, b))
     torch.library.opcheck(torch.ops.archc_by_names.forward.default, (a, b, None, 3))
+
+
+SHAPES = "x, y [B, T, 2]; z [T, size]; S [B sequences, _] with size == 2 * T"
+FIT = (4, 3, 2), (4, 3, 2), (3, 6), (4, 9)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "sequences", "fits"),
+    [
+        (FIT, None, True), (((4, 3, 2), (4, 4, 2), *FIT[2:]), None, False),
+        (((4, 3, 1), (4, 3, 1), *FIT[2:]), None, False), ((*FIT[:2], (3, 5), FIT[3]), None, False),
+        ((*FIT[:3], (4, 9, 1)), None, False), ((*FIT[:3], (5, 9)), None, False),
+        ((*FIT[:3], (5, 9)), 5, True), (FIT, 5, False),
+    ],
+)  # fmt: skip
+def test_shapes_that_fit_together(shapes: tuple, sequences: int | None, fits: bool) -> None:
+    """Each twice: those that fit are known then."""
+    tensors = tuple(torch.empty(shape) for shape in shapes)
+    borders = None if sequences is None else torch.arange(sequences + 1)
+    known = SHAPES, "T size", lambda T, size: size == 2 * T
+    for _ in range(2):
+        with nullcontext() if fits else pytest.raises(ValueError, match=r"op: shapes must be x, y"):
+            op.check_shapes("op", known, tensors, borders)

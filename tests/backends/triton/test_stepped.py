@@ -259,7 +259,7 @@ def test_a_call_like_one_before_is_launched_at_once(
         raise refused
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "gla_memory_decode_fits", never)
+        patched.setattr(module, "check_shapes", never)
         o, pool = decode(*calls[1])
         for other in (step_inputs(batch=3), step_inputs(gaps=2)):
             with pytest.raises(AssertionError, match="asked again"):
