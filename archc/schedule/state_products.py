@@ -1,21 +1,23 @@
-"""Chunk IR -> chunk IR: a walk that adds to one state multiplies it by another one as it goes.
+"""Chunk IR -> chunk IR: a walk that only adds to states multiplies one by another as it goes.
 
     along the chunks  D' = g D + a,  then  t[n] = sum[K, V] S[n, K, V] * D[n, K, V]
         ->  along the chunks  D' = g D + a, y[V] = sum[K] S * D,  then  t[n] = sum[V] y[n, V]
 
 Such sums are gradients of decays. The walk has D at hand, and registers to spare; a kernel after it
-that reads two matrices of a state holds little else.
+that reads two matrices of a state holds little else. What is left to sum is a dim that all states
+of the walk have, of which its programs have a part each: K where a vector of K is carried too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from archc.ir import layer as ir
 from archc.ir.builder import Sharing
 from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node, Type
-from archc.schedule.plain_factors import adds_to_one
+from archc.schedule.plain_factors import only_adds
 
 
 def with_state_products(graph: Graph) -> Graph:
@@ -23,11 +25,11 @@ def with_state_products(graph: Graph) -> Graph:
     found = [node.id for node in graph if _state_in(graph, node) is not None]
     if not found:
         return graph
-    new = graph.copy()
+    new, places = graph.copy(), dict[int, float]()
     for id in found:
-        _move(new, new[id])
+        _move(new, new[id], places)
     new.prune([node.id for node in new if isinstance(node.op, ir.Input)])
-    return new.renumbered(lambda id: id)
+    return new.renumbered(lambda id: places.get(id, id))
 
 
 def _state_in(graph: Graph, node: Node) -> tuple[Node, int] | None:
@@ -42,15 +44,21 @@ def _state_in(graph: Graph, node: Node) -> tuple[Node, int] | None:
         result = graph[operand]
         if isinstance(result.op, ir.Result) and isinstance(graph[other].op, ir.Input):
             walk = graph[result.operands[0]]
-            dims = {axis.name for state in walk.op.states for axis in state.axes[-2:]}
             summed = {*names[0]} - {*node.type.names}
-            if adds_to_one(walk.op) and len(summed) == 2 and summed == dims:
+            if only_adds(walk.op) and summed == {*names[0][-2:]} and _left(walk.op, names[0]):
                 return result, other
     return None
 
 
-def _move(graph: Graph, node: Node) -> None:
-    """Let the walk make what programs with a part of the last dim can, and sum that."""
+def _left(walk: ir.Recurrence, names: Sequence[str]) -> str | None:
+    """The last dim of a matrix of a state that all states of its walk have, if one is."""
+    shared = set[str].intersection(*({axis.name for axis in s.axes} for s in walk.states))
+    return next((name for name in names[-2:] if name in shared), None)
+
+
+def _move(graph: Graph, node: Node, places: dict[int, float]) -> None:
+    """Let the walk make what programs with a part of a dim can, and sum that. What is new stands in
+    the `places` of what it is there for."""
     found = _state_in(graph, node)
     if found is None:  # the walk has such a sum already
         return
@@ -62,7 +70,8 @@ def _move(graph: Graph, node: Node) -> None:
     axes = tuple(axis for axis in type.axes if axis.name != op.stream.name)
     entering = body.add(ir.Input(name, Type(axes)))
     labels = tuple(axis.name for axis in axes)
-    kept = tuple((axis.name, axis) for axis in axes if axis.name != axes[-2].name)
+    left = _left(op, type.names)
+    kept = tuple((axis.name, axis) for axis in axes if axis.name == left or axis not in axes[-2:])
     state = body.outputs[result.op.name]
     made = body.add(ir.Contract((body[state].type.names, labels), kept), state, entering)
     output = numbered("product", {*body.outputs}, ".")
@@ -72,8 +81,13 @@ def _move(graph: Graph, node: Node) -> None:
     new = replace(op, captures=(*op.captures, name), body=body.renumbered(lambda id: id))
     b = Sharing(graph, walk.span)
     moved = graph.add(new, *captured, name=walk.name, span=walk.span)
-    sums = b.add(ir.Reduce("sum", (axes[-1].name,)), b.add(ir.Result(output), moved))
+    parts = b.add(ir.Result(output), moved)
+    sums = b.add(ir.Reduce("sum", (kept[-1][0],)), parts)
     graph.substitute(node.id, sums)
+    standing = {moved: walk.id, parts: node.id, sums: node.id}
     for user in graph.users(walk.id):
         each = graph[user]
-        graph.substitute(user, graph.add(each.op, moved, name=each.name, span=each.span))
+        again = graph.add(each.op, moved, name=each.name, span=each.span)
+        graph.substitute(user, again)
+        standing[again] = user
+    places |= {id: places.get(old, old) for id, old in standing.items()}

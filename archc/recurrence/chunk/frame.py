@@ -106,7 +106,11 @@ class Frame(Sharing):
 
     def cut(self, id: int, fill: int = 0, steps: str | None = None) -> int:
         """A value along tokens in chunks; one that is the same at every token is repeated, so that
-        what fills the last chunk is `fill` for it as well."""
+        what fills the last chunk is `fill` for it as well. A solution is in chunks, and 0 there."""
+        found = self.graph[id]
+        if isinstance(found.op, ck.Tokens) and (fill, steps, found.op.steps) == (0, None, None):
+            if isinstance(self.graph[found.operands[0]].op, ck.Conjugate):
+                return found.operands[0]
         if self.stream.name not in self.names(id):
             id = self.full(id, (self.stream,))
         op = ck.Chunks(self.stream.name, self.chunk, self.row, fill, steps, self.outer)
