@@ -144,23 +144,10 @@ class Derivation:
             return Derived(None, tuple(forms), kept)
 
     def _of_few_rows(self, form: NormalForm) -> tuple[NormalForm, ...]:
-        """A form, or where its ranks are no rows of a chunk, those without."""
-        return (form,) if self._are_rows(form) or not form.without_ranks else form.without_ranks
-
-    def _are_rows(self, form: NormalForm) -> bool:
-        """Whether kernels have room for as many rows, and no read has an axis called as them."""
-        for each in form.forms:
-            names = {n for r in each.reads for n in self._axes_read(form, r)}
-            ranks = [step.rank for step in each.steps if step.rank is not None]
-            if any(self._rows(rank.size) > MOST_OF_TOKEN or rank.name in names for rank in ranks):
-                return False
-        return True
-
-    def _axes_read(self, form: NormalForm, read: Read) -> set[str]:
-        table = Table(form.atoms)
-        exprs = [e for part in read.parts for e in (part.covector, part.scale)]
-        found = {name for e in (*exprs, read.free) for name in table.names(e)}
-        return found | set(self.body[read.node].type.names)
+        """A form, or where a rank of it may be more than a chunk has room for, those without."""
+        ranks = [step.rank for each in form.forms for step in each.steps if step.rank is not None]
+        few = all(self._rows(rank.size) <= MOST_OF_TOKEN for rank in ranks)
+        return (form,) if few or not form.without_ranks else form.without_ranks
 
     def _rows(self, size: sympy.Expr) -> float:
         known = {symbol.name for symbol in free_symbols(size)} <= {*self.usual}
@@ -320,11 +307,12 @@ class Derivation:
 
     def _matrix(self, form: NormalForm) -> None:
         """A matrix with all that it is read for."""
-        if not self._are_rows(form):
+        rank = form.forms[0].steps[0].rank
+        if rank is not None and self._rows(rank.size) > MOST_OF_TOKEN:
             raise NotChunked(
-                f"a token would have more than {MOST_OF_TOKEN} rows of a chunk, or is read at each"
-                " of its keys",
-                "give the number of keys a default, or write `repeat` for one key after the other",
+                f"`{rank.name}` is not known to be at most {MOST_OF_TOKEN}, and a token would be as"
+                " many rows of a chunk",
+                "give it a default, or write `repeat` for one key after the other",
             )
         solves = {each.state: self._systems(form, each) for each in form.forms}
         for each in form.forms:

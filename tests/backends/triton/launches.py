@@ -160,7 +160,7 @@ class Properties:
 class Code:
     """In place of machine code: it fits, and does nothing."""
 
-    metadata, n_spills = SimpleNamespace(shared=0), 0
+    metadata, n_spills, n_regs = SimpleNamespace(shared=0), 0, 255
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         return lambda *given: None

@@ -243,6 +243,26 @@ def test_masks_are_kept_where_fewer_numbers_are_spilled_with_them(
     assert made.even == even
 
 
+@pytest.mark.parametrize(
+    ("fixed", "registers", "spilled", "warps"),
+    [({"CHUNK": 64}, 202, 108, 4), ({"CHUNK": 64}, 202, 300, 8), ({"CHUNK": 64}, 232, 0, 8),
+     ({"CHUNK": 64, "STAGES": 3}, 92, 0, 8), ({}, 92, 0, 8)],
+)  # fmt: skip
+def test_half_the_warps_where_there_are_registers_to_spare(
+    driver: Driver, fixed: dict[str, int], registers: int, spilled: int, warps: int
+) -> None:
+    """Of kernels of a chunk that do not walk."""
+
+    def warmup(*given: Any, num_warps: int, **named: Any) -> Any:
+        made = MagicMock(n_regs=registers, n_spills=spilled, warps=num_warps)
+        made.metadata.shared = 0
+        return made
+
+    options = {"num_stages": 1, "num_warps": 8}
+    made = compiled.code_that_fits(MagicMock(warmup=warmup), 5, [], [], fixed, options)
+    assert made.warps == warps
+
+
 def test_the_compiler_of_torch_is_not_imported() -> None:
     """Torch imports it for modes that do not say otherwise: two seconds of a first call."""
     assert vars(Launches)["__torch_dispatch__"].__code__.co_name == "__torch_dispatch__"
