@@ -209,7 +209,8 @@ class _Kernel:
         one, the sum goes index by index instead."""
         v = self.v
         deep = [axis for axis in v.deep(node.id) if not v.is_split(axis)][:1]
-        axis = next((axis for axis in deep if axis in v.dims(node.id)), None)
+        mine = (axis for axis in deep if axis in v.dims(node.id) and place[axis.name].whole)
+        axis = next(mine, None)  # the steps of rows are not all of an axis
         if axis is None:
             return None
         with v.k.loop(0, v.size(axis.size), index=axis.name) as one, v.inner():

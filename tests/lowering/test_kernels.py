@@ -19,7 +19,7 @@ from archc.lowering.kernels import NOT_YET, Lowered
 from archc.lowering.values import Refusal
 from archc.tile.compose import Composer
 from archc.tile.language import Program, Value, statements
-from tests.lowering.launches import launch, lowered_kernels, plans
+from tests.lowering.launches import OTHERS, launch, lowered_kernels, plans
 
 SPECS = (
     "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
@@ -69,6 +69,17 @@ def test_what_a_kernel_stores_is_read() -> None:
             own = {*kernel.stores, *kernel.ends.values()}
             read |= {low.nodes[title] for title, name in low.names.items() if name not in own}
         assert {id for kernel in found.plan.kernels for id in kernel.stores.values()} <= read
+
+
+def test_rows_of_several_keys_are_stored_at_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside scans of matrices, of which other dims go index by index."""
+    monkeypatch.setitem(OTHERS, "R", 2)
+    _, found = plans("tests/backends/triton/recurrences/read_at_keys.arch", tokens=18)
+    (kernel,) = (each for each in found.plan.kernels if "d.v" in each.stores)
+    (lowered,) = (made for each, made in lowered_kernels(found) if each is kernel)
+    assert isinstance(lowered, Lowered)
+    for stored, wanted in launch(found, kernel, lowered).values():
+        torch.testing.assert_close(stored, wanted)
 
 
 @pytest.mark.parametrize("operand", ["f16", "bf16"])

@@ -17,16 +17,16 @@ def whole_sums(graph: Graph) -> list[int]:
     return [n.id for n in pairs if len(graph[n.operands[0]].type.axes) - len(n.type.axes) == 2]
 
 
-@pytest.mark.parametrize("spec", ["retention", "mamba2"])
-def test_a_walk_multiplies_its_state_by_a_saved_one(spec: str) -> None:
+@pytest.mark.parametrize(("spec", "count"), [("retention", 1), ("mlstm", 1), ("mesa", 2)])
+def test_a_walk_multiplies_its_states_by_saved_ones(spec: str, count: int) -> None:
     """The gradient of one decay a head: the walk sums over one dim, and what follows over the one
-    of which programs have a part."""
+    of which programs have a part, which mlstm's vector has too."""
     graph = recurrence_of(spec).chunked.backward
     after = with_state_products(graph)
     assert whole_sums(graph) and not whole_sums(after)
     (walk,) = (n.op for n in after if isinstance(n.op, ir.Recurrence))
-    (made,) = (n for n in walk.body if isinstance(n.op, ir.Contract))
-    assert made.type.names[-1] == walk.states[0].axes[-1].name
+    made = [n for n in walk.body if isinstance(n.op, ir.Contract)]
+    assert [n.type.names[-1] for n in made] == count * [walk.states[0].axes[-2].name]
     check_same(graph, after)
 
 

@@ -107,14 +107,17 @@ class Frame(Sharing):
     def cut(self, id: int, fill: int = 0, steps: str | None = None) -> int:
         """A value along tokens in chunks; one that is the same at every token is repeated, so that
         what fills the last chunk is `fill` for it as well. A solution is in chunks, and 0 there."""
-        found = self.graph[id]
-        if isinstance(found.op, ck.Tokens) and (fill, steps, found.op.steps) == (0, None, None):
-            if isinstance(self.graph[found.operands[0]].op, ck.Conjugate):
-                return found.operands[0]
+        if (fill, steps) == (0, None) and self._is_solution(id):
+            return self.graph[id].operands[0]
         if self.stream.name not in self.names(id):
             id = self.full(id, (self.stream,))
         op = ck.Chunks(self.stream.name, self.chunk, self.row, fill, steps, self.outer)
         return self.add(op, id)
+
+    def _is_solution(self, id: int) -> bool:
+        op, operands = self.graph[id].op, self.graph[id].operands
+        tokens = isinstance(op, ck.Tokens) and op.steps is None
+        return tokens and isinstance(self.graph[operands[0]].op, ck.Conjugate)
 
     def joined(self, id: int, steps: Axis | None = None) -> int:
         """A value in chunks along tokens again."""

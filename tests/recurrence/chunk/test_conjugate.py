@@ -29,6 +29,7 @@ from tests.recurrence.hand_made import (
     states,
     stepped,
 )
+from tests.schedule.test_partition import recurrence_of
 
 INPUTS = {
     "k": "batch t H K", "g": "batch t H", "lam": "H K", "q": "batch t H K", "c": "batch t H",
@@ -168,3 +169,10 @@ def test_against_a_plain_solve() -> None:
 def test_the_axes_of_a_vector() -> None:
     graph = form({**INPUTS, "q": "K"}, "written", False)
     assert graph[graph.outputs["z"]].type.names == tuple(a.name for a in axes("batch t H K"))
+
+
+def test_a_solution_is_read_in_the_chunks_that_it_was_made_in() -> None:
+    """Mesa keeps one product of it with the keys of a chunk, and not one for each use."""
+    chunked = recurrence_of("mesa").chunked
+    saved = ("saved.A@start", "saved.G@start", "saved.solution", "saved.product")
+    assert chunked is not None and chunked.saved == saved
