@@ -18,6 +18,7 @@ from archc.algebra.scales import scaled_queries
 from archc.algebra.separate import separate
 from archc.algebra.simplify import simplify
 from archc.attention.recognise import Found, folds
+from archc.attention.weighted_sum import PAIRS
 from archc.autodiff.gradient_builder import NoGradient
 from archc.autodiff.reverse import gradient
 from archc.backends.eager import emit as eager
@@ -129,7 +130,7 @@ def differentiate(
 def slopes_of(graph: Graph, wanted: Sequence[str]) -> Graph | str:
     """The derivative of the score of pairs by some of its inputs, or why there is none."""
     try:
-        found = gradient(graph, wanted, ["score"], save=False)
+        found = gradient(graph, wanted, [n for n in PAIRS if n in graph.outputs], save=False)
     except NoGradient as reason:
         return str(reason)
     slopes = found.backward.copy()

@@ -137,6 +137,8 @@ def of_distance(graph: Graph, node: Node, reader: str, read: str) -> bool:
     if not isinstance(node.op, ir.Elementwise):
         return False
     operands = [graph[operand] for operand in node.operands]
+    if node.op.fn == "where" and always(graph, operands[0]):  # beside an index, of any token
+        operands = operands[1:2]
     if node.op.fn in TURNED:
         sides = [affine(graph, operand, reader, read) for operand in operands]
         if sides[0] is not None and sides[1] is not None:

@@ -71,6 +71,8 @@ def lines(fold: WeightedSum) -> Iterator[tuple[str, str]]:
     """The lines about a weighted sum: a title each, and a text."""
     reader, read = fold.reader.name, fold.read.name
     yield "score", formula(fold.pairs, fold.pairs.outputs["score"])
+    if fold.multiplied:
+        yield "factor", formula(fold.pairs, fold.pairs.outputs["factor"])
     for dot in fold.dots:
         dim = fold.source(dot.reader).dim
         yield dot.name, f"{dot.reader} . {dot.read} over {dim.name if dim else ''}"
@@ -131,6 +133,10 @@ def equations(fold: WeightedSum) -> list[str]:
         where.append(f"{read} in what {reader} has chosen")
     alone = f", {fold.sink} in the total alone" if fold.sink else ""
     weight = f"softmax[{read}](score{alone})" if fold.softmax else "score"
+    if fold.multiplied:
+        made = formula(fold.pairs, fold.pairs.outputs["factor"])
+        found.append(f"factor = {made}  [{pair}]")
+        weight = f"{weight} * factor"
     if fold.dropout is not None:
         found.append(f"kept = 0 with probability {fold.dropout}, else 1 / (1 - {fold.dropout})")
         weight = f"{weight} * kept"
@@ -155,9 +161,11 @@ def slopes(fold: WeightedSum, roles: Collection[str]) -> list[str]:
     if fold.alone:
         found = ["d.score = exp(score - lse) * -delta, delta = -d.lse"]
     elif fold.softmax:
+        times = " * factor" * fold.multiplied
         less = " - d.lse" * (fold.total is not None)
         delta = f"delta = sum of d.o * o{less}"
-        found = [f"d.score = exp(score - lse) * ({arriving} - delta), {delta}"]
+        found = [f"d.score = exp(score - lse) * ({arriving}{times} - delta), {delta}"]
+        found += [f"d.factor = exp(score - lse) * {arriving}"] * fold.multiplied
     else:
         found = [f"d.score = {arriving}"]
     for name, id in fold.slopes.outputs.items():
@@ -172,6 +180,7 @@ def slopes(fold: WeightedSum, roles: Collection[str]) -> list[str]:
             sums.setdefault(own, []).append(f"{cotangent(dot.name)} * {other}")
     if "read" in roles and fold.values in fold.learned:
         weight = ("exp(score - lse)" if fold.softmax else "score") + kept
+        weight += " * factor" * fold.multiplied
         sums.setdefault(fold.values or "", []).append(f"{weight} * d.o")
     return found + [f"d.{own} = sum[{along}]({' + '.join(of)})" for own, of in sums.items()]
 

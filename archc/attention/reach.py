@@ -223,6 +223,14 @@ def _most(*known: Ends | None) -> Ends | None:
     return low, _combined(sympy.Max, [ends[1] for ends in known if ends])
 
 
+def _size(value: Ends | None) -> Ends:
+    """Of a value without its sign."""
+    if value is None:
+        return (sympy.S.Zero,), ()
+    low, high = _most(value, _times(sympy.Integer(-1), value)) or ((), ())
+    return (sympy.S.Zero, *low), high
+
+
 def _either(*known: Ends | None) -> Ends | None:
     """Of one of two values."""
     if None in known:
@@ -265,7 +273,7 @@ def _product(a: Ends | None, b: Ends | None) -> Ends | None:
 RULES: dict[str, Callable[..., Ends | None]] = {
     "add": _sum, "sub": lambda a, b: _sum(a, None if b is None else _times(sympy.Integer(-1), b)),
     "mul": _product,
-    "min": _least, "max": _most, "where": _either, "floordiv": _quotient, "mod": _rest,
+    "abs": _size, "min": _least, "max": _most, "where": _either, "floordiv": _quotient, "mod": _rest,
 }  # fmt: skip
 
 

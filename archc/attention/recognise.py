@@ -7,15 +7,18 @@ own. What a kernel has no place for is refused with a reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import sympy
 
 from archc.attention.between import Between, Rank, Through, by_spans, through
-from archc.attention.bounds import always, bound, conjuncts, of_distance, ranges, up_to_the_reader
+from archc.attention.bounds import always, bound, conjuncts, ranges, up_to_the_reader
 from archc.attention.dropped import IN_PART, NOT_THERE, before_noise, noise_in, undropped
+from archc.attention.factors import NOT_THERE as NO_FACTOR
+from archc.attention.factors import Factors, factored
 from archc.attention.grouped import grouped
+from archc.attention.learned import Slopes, learned
 from archc.attention.reach import reach_of
 from archc.attention.row_heads import not_by_choice
 from archc.attention.weighted_sum import (
@@ -35,9 +38,6 @@ from archc.ir.choices import chooses
 from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.typing import layer_graph
-
-Slopes = Callable[[Graph, Sequence[str]], Graph | str]
-"""The derivative of a formula of pairs by some of its inputs, or why there is none."""
 
 TWIDDLE = ("mul", "div")
 
@@ -75,7 +75,7 @@ def _has_total(body: Graph, fold: Found, seen: tuple[int, ...]) -> bool:
         return False
     weights = [body[o] for o in body[fold.node].operands if isinstance(body[o].op, ir.Softmax)]
     plain = fold.sink is None and fold.choice is None and fold.dropout is None
-    return plain and weights[0].operands == (seen[1], seen[0])
+    return plain and bool(weights) and weights[0].operands == (seen[1], seen[0])
 
 
 def sums(attend: ir.Attend) -> Iterator[Node]:
@@ -126,6 +126,7 @@ class Reading:
     def fold(self, slopes: Slopes) -> Found:
         weights, values = self._operands()
         weights, dropout = undropped(self.body, self.node, weights)
+        weights, factors = factored(self.body, weights)
         total = self.node.id if self._is_total() else None
         softmax = isinstance(weights.op, ir.Softmax) or total is not None
         self.heads = tuple(axis for axis in weights.type.axes if axis.kind == "dim")
@@ -136,13 +137,14 @@ class Reading:
             raise self.refuse("its weights have further positions", weights)
         score, mask = self._score(weights)
         score = score if dropout is None else before_noise(self.body, score)[0]
-        if (noise := noise_in(self.body, score)) is not None:
-            raise self.refuse(IN_PART, noise)
+        for each in (score, *(each for _, each in factors)):
+            if (noise := noise_in(self.body, each)) is not None:
+                raise self.refuse(IN_PART, noise)
         visible = [] if mask is None else self._mask(mask)
         self.pairs_axes = weights.type.axes
         self.graph.outputs["score"] = self.formula(score)
-        if visible:
-            self.graph.outputs["visible"] = self._all([self.formula(each) for each in visible])
+        self._multiply(factors)
+        self._visible(visible)
         summed = None if values is None else self._values(values).name
         sink = None
         if isinstance(weights.op, ir.Softmax) and len(weights.operands) > 2:
@@ -157,11 +159,11 @@ class Reading:
             tuple(self.lookups), self.choice, span=self.node.span or weights.span, total=total,
             ranges=ranges(self.body, visible, self.reader.name, self.read.name), dropout=dropout,
         )  # fmt: skip
-        if dropout is not None and (self.choice or self.between):
-            raise self.refuse(NOT_THERE, self.node)
+        if (dropout is not None or factors) and (self.choice or self.between):
+            raise self.refuse(NOT_THERE if dropout is not None else NO_FACTOR, self.node)
         if self.choice is not None and (reason := not_by_choice(found)):
             raise self.refuse(reason, self.node)
-        return _learned(found, slopes) if self.between is None else self._tree(found, slopes)
+        return learned(found, slopes) if self.between is None else self._tree(found, slopes)
 
     def _tree(self, found: WeightedSum, slopes: Slopes) -> Between | Refusal:
         """The fold as those of a tree of spans, as matrices of the tokens between are in it."""
@@ -169,8 +171,8 @@ class Reading:
         made = by_spans(found, *self.between)
         if isinstance(made, Refusal):
             raise self.refuse(made.reason, self.node)
-        inside, across = (_learned(fold, slopes) for fold in (made.inside, made.across))
-        return replace(made, whole=_learned(found, slopes), inside=inside, across=across)
+        inside, across = (learned(fold, slopes) for fold in (made.inside, made.across))
+        return replace(made, whole=learned(found, slopes), inside=inside, across=across)
 
     def of_weights(self, weights: Node) -> int:
         """The node of the formula for weights by themselves, those of a softmax before it; what
@@ -180,10 +182,22 @@ class Reading:
         if not isinstance(weights.op, ir.Softmax):
             return self.formula(weights)
         score, mask = self._score(weights)
-        visible = [] if mask is None else self._mask(mask)
-        if visible:
-            self.graph.outputs["visible"] = self._all([self.formula(each) for each in visible])
+        self._visible([] if mask is None else self._mask(mask))
         return self.formula(score)
+
+    def _visible(self, conditions: list[Node]) -> None:
+        """The output that says which pairs are read, where a mask is more than bounds."""
+        if conditions:
+            self.graph.outputs["visible"] = self._all([self.formula(each) for each in conditions])
+
+    def _multiply(self, factors: Factors) -> None:
+        """The output that the weights of a softmax are multiplied by, if they are."""
+        for fn, node in factors:
+            total = self.graph.outputs.get("factor")
+            one = Builder(self.graph).number(1) if total is None else total
+            made = self.formula(node)
+            alone = total is None and fn == "mul"
+            self.graph.outputs["factor"] = made if alone else Builder(self.graph).fn(fn, one, made)
 
     def forget_unread(self) -> None:
         """Drop products that the formula does not read."""
@@ -583,17 +597,3 @@ def _why_not(op: object) -> str:
     if isinstance(op, ir.Reduce):
         return "a pair has a number for each channel, which are reduced to one"
     return f"{type(op).__name__.lower()} of pairs"
-
-
-def _learned(fold: WeightedSum, slopes: Slopes) -> WeightedSum:
-    """The fold with the derivative of its score."""
-    inputs = [n.op for n in fold.pairs if isinstance(n.op, ir.Input) and n.op.type.dtype == "real"]
-    for lookup in fold.lookups:
-        index = fold.pairs[fold.pairs.outputs[lookup.index]]
-        if not of_distance(fold.pairs, index, fold.reader.name, fold.read.name):
-            reason = f"`{lookup.table}` is not read by the distance of tokens alone"
-            return replace(fold, unlearned=reason)
-    found = slopes(fold.pairs, [op.name for op in inputs])
-    if isinstance(found, str):
-        return replace(fold, unlearned=found)
-    return replace(fold, slopes=found)

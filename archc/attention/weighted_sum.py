@@ -2,6 +2,8 @@
 
     o[t] = sum over s of w(t, s) v[s],    w = softmax of a score over s, or the score itself
 
+or the softmax times a factor of the pair, a formula as the score is.
+
 A score is a formula of pairs: a graph of elementwise ops whose inputs are products of a vector of
 the reader with a vector of the token read (`Dot`), and numbers of the reader, of the token read or
 of the head (`Source`). Everything else of the body is done once a token, outside.
@@ -21,6 +23,10 @@ from archc.source import Span
 RESERVED = ("o", "lse", "d_o", "d_lse", "delta", "b", "t", "s", "m", "total", "acc", "p", "borders",
             "seed")  # fmt: skip
 """Names of values in kernels that no source can have."""
+
+
+PAIRS = ("score", "factor")
+"""The numbers of a pair that its weight is made of."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +120,12 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class WeightedSum:
-    """One weighted sum. `pairs` is the graph of a pair: output "score", and "visible" where not
-    all of the mask is in `bounds`. `slopes` has the derivative: from the inputs of `pairs` and
-    "d.score" to "d." and each input that has a gradient; None where `unlearned` says why there
-    is none. `choice`: where a reader reads but blocks that it has chosen. `sink` is a source
-    that enters the softmax's total alone. Without `values` the weights themselves are summed.
+    """One weighted sum. `pairs` is the graph of a pair: output "score", "factor" where the weights
+    of a softmax are multiplied, and "visible" where not all of the mask is in `bounds`. `slopes`
+    has the derivative: from the inputs of `pairs`, "d.score" and "d.factor" to "d." and each input
+    that has a gradient; None where `unlearned` says why there is none. `choice`: where a reader
+    reads but blocks that it has chosen. `sink` is a source that enters the softmax's total alone.
+    Without `values` the weights themselves are summed.
     `total`: the node that is the log of the sum of a softmax's weights, where a layer reads that;
     if it is `node` itself, nothing is weighted.
     `packed`: kernels take packed sequences, which read their own tokens. `ragged`: sequences
@@ -158,6 +165,11 @@ class WeightedSum:
     def alone(self) -> bool:
         """Whether the log of the sum of weights is all that is made."""
         return self.total == self.node
+
+    @property
+    def multiplied(self) -> bool:
+        """Whether the weights of its softmax are multiplied by a factor of the pair."""
+        return "factor" in self.pairs.outputs
 
     @property
     def nodes(self) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class FoldFormulas:
         own = [self.source(source) for source in fold.sources]
         parts = [part for each in own for part in (each.parts if isinstance(each, Row) else [each])]
         self.taken = {part.text for part in parts if isinstance(part, Name)}
-        self.score = self.letter("z")
+        self.score, self.factor = self.letter("z"), self.letter("f")
 
     # --- names ---
 
@@ -91,11 +91,11 @@ class FoldFormulas:
     # --- formulas ---
 
     def output(self, name: str) -> Math:
-        """The score, or where pairs are read."""
+        """The score, the factor, or where pairs are read."""
         return self.formula(self.fold.pairs, self.fold.pairs.outputs[name])
 
     def slope_of(self, name: str) -> Math:
-        """The gradient of an input of the score, from that of the score."""
+        """The gradient of an input of the score or of the factor, from those of both."""
         assert self.fold.slopes is not None, "a fold that learns has slopes"
         return self.formula(self.fold.slopes, self.fold.slopes.outputs[cotangent(name)])
 
@@ -118,9 +118,11 @@ class FoldFormulas:
         return self._applied(graph, node) if between is None else between
 
     def _input(self, name: str) -> Math:
-        """The formula of an input: a score's slope, a product of pairs, a lookup or a source."""
+        """The formula of an input: a slope, a product of pairs, a lookup or a source."""
         if name == cotangent("score"):
             return slope(self.pair(self.score))
+        if name == cotangent("factor"):
+            return slope(self.pair(self.factor))
         if name in self.dots:
             return self.product(name)
         if name in self.lookups:

@@ -55,6 +55,7 @@ class _Told:
     def __init__(self, fold: WeightedSum, body: Graph):
         self.fold, self.f = fold, FoldFormulas(fold, body)
         self.score, self.weight = self.f.pair(self.f.score), self.f.pair(self.f.letter("p"))
+        self.factor = self.f.pair(self.f.factor) if fold.multiplied else None
         self.values = fold.source(fold.values) if fold.values else None
         self.o = Name(self.f.letter("o"), ("t",))
         self.alone = fold.alone
@@ -69,6 +70,9 @@ class _Told:
         yield para("A reader ", Name("t"), " and a token ", Name(READ), " that it reads have the"
                    " score")  # fmt: skip
         yield Formula(row(self.score, EQUALS, self.f.output("score")))
+        if self.factor is not None:
+            yield para("and the weight that it gets among them is multiplied by")
+            yield Formula(row(self.factor, EQUALS, self.f.output("factor")))
         if self.fold.softmax:
             who = CHOOSING if self.fold.choice is not None else "A reader walks blocks "
             yield para("No pair is kept. ", who, self.block,
@@ -107,7 +111,7 @@ class _Told:
         """The formula of the running sum with one block more."""
         weight = self.weight if self.fold.softmax else self.score
         value = None if self.values is None else self.f.source(self.values)
-        more = row(Sum("∑", self._in_block()), weight, value)
+        more = row(Sum("∑", self._in_block()), weight, self.factor, value)
         old, new = Name(self.acc), Name(self.acc, prime=True)
         return Formula(row(new, EQUALS, old, decay, PLUS, more), "begins with 0")
 
@@ -196,14 +200,16 @@ class _Told:
             return
         less = () if self.fold.total is None else (MINUS, slope(self.kept))
         yield Formula(row(self.all, EQUALS, transposed(slope(self.o)), self.o, *less))
-        inner = Fence(row(arriving, MINUS, self.all))
+        inner = Fence(row(self.factor, arriving, MINUS, self.all))
         yield Formula(row(d_score, EQUALS, self.weight, inner))
+        if self.factor is not None:
+            yield Formula(row(slope(self.factor), EQUALS, self.weight, arriving))
 
     def _rows(self) -> Iterator[tuple[Inline, ...]]:
         """Each gradient, and what holds it."""
         if self.values is not None:
             weight = self.weight if self.fold.softmax else self.score
-            made = row(Sum("∑", Name("t")), weight, slope(self.o))
+            made = row(Sum("∑", Name("t")), weight, self.factor, slope(self.o))
             yield row(self._d(self.values), EQUALS, made), "tokens read"
         for name, factor in self.f.learned():
             if name in self.f.dots:

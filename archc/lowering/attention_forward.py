@@ -9,7 +9,7 @@ from archc.attention.weighted_sum import Source, WeightedSum
 from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens
 from archc.lowering.attention_dropout import kept
 from archc.lowering.attention_walked import looked_up
-from archc.lowering.formula import tile
+from archc.lowering.formula import Formula, tile
 from archc.tile.compose import Tile
 from archc.tile.language import Buffer, Program
 from archc.tile.unread import swept
@@ -60,7 +60,8 @@ def summed(
         seen = w.visible(s, formula, masked)
         weighted = tile(other[values.name]) if values else None
         if fold.softmax:
-            return _softmax(w, score, weighted, seen, s, before)
+            factor = factor_of(w, formula, seen)
+            return _softmax(w, score, weighted, seen, factor, s, before)
         (score,) = kept(w, [score], s)
         return [_sum(w, score if seen is None else k.where(seen, score, 0.0), weighted, before[-1])]
 
@@ -80,8 +81,16 @@ def _begin(w: Sweep, sink: Tile | None, first: Tile | None) -> tuple[Tile, Tile]
     return m.named("m"), total.named("total")
 
 
+def factor_of(w: Sweep, formula: Formula, seen: Tile | None) -> Tile | None:
+    """What the weights of a block of pairs are multiplied by, 0 where a pair is not read."""
+    if not w.fold.multiplied:
+        return None
+    factor = formula.value(w.fold.pairs.outputs["factor"]).over(w.rows, w.columns)
+    return (factor if seen is None else w.k.where(seen, factor, 0.0)).named("factor")
+
+
 def _softmax(
-    w: Sweep, score: Tile, values: Tile | None, seen: Tile | None, s: Tokens,
+    w: Sweep, score: Tile, values: Tile | None, seen: Tile | None, factor: Tile | None, s: Tokens,
     before: tuple[Tile, ...],
 ) -> Sequence[Tile]:  # fmt: skip
     """The largest score so far, the sum of weights, and the sum of weighted values, with a block of
@@ -95,7 +104,7 @@ def _softmax(
     least = k.where(m_next.equals(NEVER), 0.0, m_next).named("least", "0 where nothing is read yet")
     p = k.apply("exp2", score * LOG2E - least * LOG2E).named("p", "exp(score - m)")
     decay = k.apply("exp2", (m - least) * LOG2E).named("decay")
-    (left,) = kept(w, [p], s)
+    (left,) = kept(w, [p if factor is None else p * factor], s)
     more = [_sum(w, left, values, each * decay) for each in acc]
     return m_next, total * decay + (p if w.turned else p.sum("s")), *more
 

@@ -20,6 +20,7 @@ from archc.ir import layer as ir
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens, clean
 from archc.lowering.attention_dropout import kept
+from archc.lowering.attention_forward import factor_of
 from archc.lowering.attention_walked import looked_up, vectors
 from archc.lowering.formula import Formula, Known, tile
 from archc.tile.compose import Tile, ceil_div
@@ -129,9 +130,13 @@ class Gradient(Sweep):
         if fold.softmax:
             p = k.apply("exp2", score * LOG2E - readers["lse"] * LOG2E).named("p")
         p = p if seen is None else k.where(seen, p, 0.0)
-        p, d_s = self._at_scores(p, walked, other, readers)
-        d_s = d_s if seen is None or fold.softmax else k.where(seen, d_s, 0.0)
-        slopes = self.formula(self.slopes, {**inputs, cotangent("score"): d_s.named("d_s")}, walked)
+        factor = factor_of(self, formula, seen)
+        p, *arrived = self._at_scores(p, factor, walked, other, readers)
+        if seen is not None and not fold.softmax:
+            arrived = [k.where(seen, d, 0.0) for d in arrived]
+        names = {cotangent("score"): "d_s", cotangent("factor"): "d_f"}
+        known = {n: d.named(c) for (n, c), d in zip(names.items(), arrived, strict=False)}
+        slopes = self.formula(self.slopes, {**inputs, **known}, walked)
         made = {name: slopes.value(id) for name, id in self.slopes.outputs.items()}
         if seen is None or self._is_multiple():
             return p, made
@@ -148,14 +153,18 @@ class Gradient(Sweep):
         )
 
     def _at_scores(
-        self, p: Tile, walked: Tokens, other: dict[str, Known], readers: dict[str, Tile]
-    ) -> tuple[Tile, Tile]:
+        self, p: Tile, factor: Tile | None, walked: Tokens, other: dict[str, Known],
+        readers: dict[str, Tile],
+    ) -> tuple[Tile, ...]:  # fmt: skip
         """The weights that are left of P, and the cotangent of each score: P (dP - delta) of a
-        softmax, dP without."""
+        softmax, dP without; and of each factor F, of which P F are the weights: P dP, and
+        P (F dP - delta) of the score."""
         if self.fold.alone:
             return p, p * (0.0 - readers["delta"])
         d_p = self._arriving(other, readers).over(self.rows, self.columns).named("d_p")
         left, d_p = kept(self, [p, d_p], walked)
+        if factor is not None:
+            return left * factor, p * (factor * d_p - readers["delta"]), p * d_p
         return left, p * (d_p - readers["delta"]) if self.fold.softmax else d_p
 
     def _arriving(self, other: dict[str, Known], readers: dict[str, Tile]) -> Tile:

@@ -332,6 +332,7 @@ def told(attend: ir.Attend, node: Node, fold: Found) -> str:
             f"sequence{_unlearned(fold.whole)}, all pairs at once"
         )
     what = "softmax of a score" if fold.softmax else "weights as they are"
+    what += ", times a factor of the pair" * fold.multiplied
     if fold.total is not None:
         what = "log of the sum of weights" if fold.alone else f"{what}, with the log of their sum"
     learned = _unlearned(fold)

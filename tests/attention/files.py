@@ -60,6 +60,9 @@ SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
     "near, few": ({"q": (2, 3, 4, 20), "k": (2, 200, 2, 20), "v": (2, 200, 2, 24)}, {}),
     "near, packed": (dict.fromkeys("qkv", (1, 40, 2, 20)), {}),
     "fox, packed": ({**dict.fromkeys("qkv", (1, 40, 2, 20)), "f": (1, 40, 2)}, {}),
+    "signed": ({"q": (2, 70, 4, 20), "k": (2, 81, 2, 20), "v": (2, 81, 2, 24)}, {}),
+    "signed, few": ({"q": (2, 3, 4, 20), "k": (2, 200, 2, 20), "v": (2, 200, 2, 24)}, {}),
+    "signed, packed": (dict.fromkeys("qkv", (1, 40, 2, 20)), {}),
     "dropped": (
         {"q": (2, 70, 4, 20), "k": (2, 81, 2, 20), "v": (2, 81, 2, 24)},
         {"p": 0.3, "training": True},
@@ -127,9 +130,16 @@ DROPPED = """layer Dropped(H, G, K, V, p):
         o = dropout(softmax(softcap(q[t].T @ k[s] / sqrt(K), 3)), p) @ v[s]
     output o
 """
+SIGNED = """layer Signed(H, G, K, V):
+    input q[H, K], k[G, K], v[G, V]
+    attend s <= t over H grouped G:
+        z = q[t].T @ k[s] / sqrt(K)
+        o = (softmax(abs(z)) * tanh(z)) @ v[s]
+    output o
+"""
 TEXTS = {
     "biased": BIASED, "near": NEAR, "combined": COMBINED, "totals": TOTALS, "total": TOTAL,
-    "dropped": DROPPED,
+    "dropped": DROPPED, "signed": SIGNED,
 }  # fmt: skip
 
 

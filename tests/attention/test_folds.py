@@ -40,12 +40,26 @@ SCORES = {
     "a table by distance": (
         spec(f"{PLAIN} + bias[min(t - s, W - 1)]", params="bias[W, H]", sizes="W"), {"W": 9},
     ),
+    "buckets of both directions": (
+        spec(f"{PLAIN} + b[where(t < s, 5, 0) + min(abs(t - s), 3) + where(abs(t - s) >= 6, 1, 0)]",
+             "all s", params="b[10, H]"), {},
+    ),
+    "softmax with signs": (
+        spec(PLAIN, read="(softmax(abs({0})) * tanh({0}) * g[t]) @ v[s]", inputs="g[H]"), {},
+    ),
+    "softmax over another product, of blocks": (
+        spec(f"{PLAIN}, sink", "t - w < s < t", params="sink[H], rate[H]", sizes="w, R",
+             inputs="p[H, R], m[H, R]",
+             read="(softmax({}) * sigmoid(p[t].T @ m[s]) / (1 + rate * log(t - s))) @ v[s]"),
+        {"w": 20, "R": 5},
+    ),
     "two products": (spec(f"{PLAIN} + p[t].T @ m[s]", inputs="p[H, R], m[R]", sizes="R"), {"R": 5}),
 }  # fmt: skip
 SIZES = {"H": 4, "K": 20, "V": 24}
 
 
-PACKED = ("capped", "sloped", "window, sink", "forgetting", "a table by distance", "both ways")
+PACKED = ("capped", "sloped", "window, sink", "forgetting", "a table by distance", "both ways",
+          "softmax with signs")
 
 
 @pytest.mark.parametrize(
