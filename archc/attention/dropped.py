@@ -41,7 +41,8 @@ def before_noise(body: Graph, node: Node) -> tuple[Node, sympy.Expr | None]:
     return node, None
 
 
-def noise_in(body: Graph, score: Node) -> Node | None:
-    """The noise that a score is made of, if it is of any."""
-    inner = map(body.__getitem__, (score.id, *body.ancestors(score.id)))
+def noise_in(body: Graph, *formulas: Node) -> Node | None:
+    """The noise that a score is made of, or a factor, if one is of any."""
+    ids = (id for each in formulas for id in (each.id, *body.ancestors(each.id)))
+    inner = map(body.__getitem__, ids)
     return next((node for node in inner if isinstance(node.op, ir.Noise)), None)

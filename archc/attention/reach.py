@@ -273,7 +273,8 @@ def _product(a: Ends | None, b: Ends | None) -> Ends | None:
 RULES: dict[str, Callable[..., Ends | None]] = {
     "add": _sum, "sub": lambda a, b: _sum(a, None if b is None else _times(sympy.Integer(-1), b)),
     "mul": _product,
-    "abs": _size, "min": _least, "max": _most, "where": _either, "floordiv": _quotient, "mod": _rest,
+    "abs": _size, "min": _least, "max": _most, "where": _either,
+    "floordiv": _quotient, "mod": _rest,
 }  # fmt: skip
 
 

@@ -137,9 +137,8 @@ class Reading:
             raise self.refuse("its weights have further positions", weights)
         score, mask = self._score(weights)
         score = score if dropout is None else before_noise(self.body, score)[0]
-        for each in (score, *(each for _, each in factors)):
-            if (noise := noise_in(self.body, each)) is not None:
-                raise self.refuse(IN_PART, noise)
+        if (noise := noise_in(self.body, score, *(each for _, each in factors))) is not None:
+            raise self.refuse(IN_PART, noise)
         visible = [] if mask is None else self._mask(mask)
         self.pairs_axes = weights.type.axes
         self.graph.outputs["score"] = self.formula(score)

@@ -60,8 +60,7 @@ def summed(
         seen = w.visible(s, formula, masked)
         weighted = tile(other[values.name]) if values else None
         if fold.softmax:
-            factor = factor_of(w, formula, seen)
-            return _softmax(w, score, weighted, seen, factor, s, before)
+            return _softmax(w, score, weighted, seen, factor_of(w, formula, seen), s, before)
         (score,) = kept(w, [score], s)
         return [_sum(w, score if seen is None else k.where(seen, score, 0.0), weighted, before[-1])]
 

@@ -47,7 +47,9 @@ DECODE = "_decode"
 class AttendFunction:
     """The function of one attention: its arguments are the captures, then what positions need.
     `packed`: it takes all packed sequences at once; `unpacked`: it is not called with any; `few`:
-    it is the form for few readers."""
+    it is the form for few readers; `in_parts`: it is of some readers at a time if it can be."""
+
+    in_parts = False
 
     def __init__(self, scope: Scope, node: Node, values: dict[str, Value], suffix: str = ""):
         self.scope, self.node, self.op, self.values = scope, node, node.op, values
@@ -167,17 +169,15 @@ class AttendFunction:
         _, given = extra_arguments(scope, self.body)
         arguments = [value.text.text for value in self.values.values()]
         left = ", ".join(targets.values())
-        if some_at_a_time(scope, self, left):
-            pass
-        elif self.packed:
+        if self.packed:
             scope.writer.call(f"{left} = {self.name}(", [*arguments, *given, scope.cu_seqlens], ")")
         elif scope.cu_seqlens and not self.unpacked:
             with scope.writer.block(f"if {scope.cu_seqlens} is not None:"):
                 self._each_alone(left, given)
             with scope.writer.block("else:"):
-                scope.writer.call(f"{left} = {self.name}(", [*arguments, *given], ")")
+                self._call_plainly(left, [*arguments, *given])
         else:
-            scope.writer.call(f"{left} = {self.name}(", [*arguments, *given], ")")
+            self._call_plainly(left, [*arguments, *given])
         made = {name: self.body.value(self.op.body.outputs[name]) for name in targets}
         return {
             name: Value(
@@ -186,6 +186,11 @@ class AttendFunction:
             )
             for name, text in targets.items()
         }  # fmt: skip
+
+    def _call_plainly(self, left: str, arguments: list[str]) -> None:
+        """The line that calls it, of some readers at a time if that can be."""
+        if not some_at_a_time(self.scope, self, left):
+            self.scope.writer.call(f"{left} = {self.name}(", arguments, ")")
 
     def _each_alone(self, left: str, given: list[str]) -> None:
         """The line that calls it for each of the packed sequences."""
@@ -305,6 +310,7 @@ def _of_many(
     """The lines that call kernels where these can do it, else PyTorch; the results by name."""
     by_folds = scope.file.by_folds
     folded = by_folds(scope, node, values, first.name) if by_folds is not None else None
+    first.in_parts = by_folds is not None and (folded is None or folded.in_parts)
     if folded is None:
         return _called(scope, first.node, plain, first, targets)
     with scope.writer.block(f"if {folded.test}:"):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import sympy
-from archc.backends.eager.lists import chooses_past, told_lengths
+from archc.backends.eager.lists import chooses_past, own_rows, told_lengths
 from archc.backends.eager.region import extra_arguments
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, PLACES, Value
@@ -112,40 +112,51 @@ def with_truth_values(scope: Scope, values: Mapping[str, Value]) -> dict[str, Va
 
 
 def some_at_a_time(scope: Scope, function: AttendFunction, left: str) -> bool:
-    """Write the line that calls a function of all pairs of some readers at a time, if it reads what
-    these have chosen of the tokens so far, of which they have lists: whether that is so."""
+    """Write the line that calls a function of all pairs of some readers at a time, if there are
+    lists of what these have chosen of the tokens so far, or no reader has to do with another:
+    whether that is so."""
     op, values, roles = function.op, function.values, dict(function.op.captures)
     lists = {n: scope.lists[v.text.text] for n, v in values.items() if v.text.text in scope.lists}
     asked, given = extra_arguments(scope, function.body)
-    own = op.source == op.reader.name and op.causal and op.path is None and not told_lengths(op)
-    if not lists or not own or "pos" not in asked:
-        return False
-    if scope.cu_seqlens and not function.unpacked:
-        return False
-    own_axis = all(scope.place_lengths[v.text.text][0] == op.read.name for v in lists.values())
+    own = op.source == op.reader.name
     readers = [n for n, v in values.items() if roles[n] == "reader" and op.reader.name in v.layout]
-    read = [n for n, v in values.items() if roles[n] == "read" and op.source in v.layout]
-    cut = [values[n].layout[:2] == ("batch", op.reader.name) for n in (*readers, *read)]
-    made = (op.body[id].type.names[:2] for id in op.body.outputs.values())
-    if not own_axis or not all(cut) or any(m != ("batch", op.reader.name) for m in made):
+    read = [n for n, v in values.items() if own and roles[n] == "read" and op.source in v.layout]
+    if not _of_some(scope, function, lists, (*readers, *read)) or (lists and "pos" not in asked):
         return False
     inner = Names(given)
     along = {n: inner.fresh(function.arguments[n]) for n in (*readers, *read)}
-    pos, seen = inner.fresh("pos"), f"{along[read[0]]}.shape[1]"
+    pos = inner.fresh("pos")
     passed = [along.get(n, value.text.text) for n, value in values.items()]
     for place, name in enumerate(values):
         if name in lists:
+            seen = f"{along[read[0]]}.shape[1]"
             dim = lists[name].layout.index(op.read.name)
-            more = [f"{pos} + {along[name]}.shape[1] - {seen}"] * bool(scope.cu_seqlens)
+            more = [f"{pos} + {along[name]}.shape[1] - {seen}"] * function.unpacked
             passed[place] = call("at_places", Text(along[name]), seen, str(dim), *more).text
     passed += [pos if n == "pos" else text for n, text in zip(asked, given, strict=True)]
     run = f"lambda {', '.join([*along.values(), pos])}: {function.name}({', '.join(passed)})"
     entering = [_tuple(lists.get(n, values[n]) for n in names) for names in (readers, read)]
     start = scope.ask(scope.starts.get(op.reader.name, "0"))
     arguments = [run, *entering, start, _numbers(scope, function.node, function, None)]
-    arguments += [scope.cu_seqlens] * bool(scope.cu_seqlens)
+    arguments += [scope.cu_seqlens] * function.unpacked
     scope.writer.call(f"{left} = of_some_readers(", arguments, ")")
     return True
+
+
+def _of_some(
+    scope: Scope, function: AttendFunction, lists: Mapping[str, Value], cut: Iterable[str]
+) -> bool:
+    """Whether a function may be called with some readers, what it is `cut` from at these."""
+    op, values = function.op, function.values
+    own = op.source == op.reader.name
+    if told_lengths(op) or op.path is not None or (own and not op.causal) or scope.file.slots:
+        return False
+    if not lists and not (function.in_parts and own_rows(op, function.body.fused)):
+        return False
+    by_tokens = [values[n].layout[:2] == ("batch", op.reader.name) for n in cut]
+    made = [op.body[id].type.names[:2] for id in op.body.outputs.values()]
+    listed = all(scope.place_lengths[v.text.text][0] == op.read.name for v in lists.values())
+    return listed and all(by_tokens) and all(m == ("batch", op.reader.name) for m in made)
 
 
 def by_tokens(value: Value, op: ir.Attend) -> Value:

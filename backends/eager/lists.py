@@ -6,7 +6,7 @@ Only the lists are told where sequences begin: then none has a token of another 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import sympy
 from archc.backends.eager.chosen_alone import choice_alone
@@ -63,6 +63,33 @@ def chooses_past(op: ir.Attend) -> bool:
         return False
     found = (bound(op.body, c, op.reader.name, op.read.name) for c in conjuncts(op.body, mask))
     return up_to_the_reader(tuple(each for each in found if each is not None))
+
+
+OF_ROWS = (ir.Input, ir.Constant, ir.Position, ir.Elementwise, ir.Contract, ir.Reduce, ir.Softmax,
+           ir.Gather)  # fmt: skip
+"""Ops that have to do with one reader at a time, if they do not look along these."""
+
+
+def own_rows(op: ir.Attend, done: Collection[int]) -> bool:
+    """Whether an attend makes all pairs in PyTorch, and no reader has to do with another. `done`
+    are sums over the tokens read that a function of torch or a kernel makes."""
+    reader, waiting, seen = op.reader.name, [*op.body.outputs.values()], set[int]()
+    while waiting:
+        id = waiting.pop()
+        if id in seen:
+            continue
+        node = op.body[id]
+        names = {name for o in node.operands for name in op.body[o].type.names}
+        along = getattr(node.op, "over", getattr(node.op, "axis", None))
+        if (reader in names and reader not in node.type.names) or along == reader:
+            return False
+        if id not in done:
+            if not isinstance(node.op, OF_ROWS):
+                return False
+            waiting += node.operands
+            seen.add(id)
+    pairs = {"batch", reader, op.read.name}
+    return any(pairs <= {*op.body[id].type.names} for id in seen)
 
 
 def _counts_from_anywhere(op: ir.Attend) -> bool:

@@ -217,6 +217,7 @@ def by_folds(
     if not found:
         return None
     made = FoldFunction(scope, node, values, found, name, many)
+    made.in_parts = any(isinstance(fold, Refusal) for fold in folds(node.op))
     made.write()
     return made
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import archc
+from archc.runtime import listings
 from archc.runtime.layers import softmax_attention
 
 PARAMS = {
@@ -156,3 +157,43 @@ def test_the_function_by_itself(T: int, S: int, causal: bool, H: int, G: int, E:
     torch.testing.assert_close(o, wanted, rtol=1e-12, atol=1e-12)
     found = torch.autograd.grad(o.sum(), [q, k, v])
     assert all(torch.isfinite(each).all() for each in found)
+
+
+PAIRS = """layer Pairs(d, H, K, W = 9):
+    input x[d]
+    param W_q[d, H, K]; W_o[H, K, d]; a[W, H, K]
+    q = x @ W_q
+    attend s <= t over H:
+        {body}
+    output y[d] = o @ W_o
+"""
+BODIES = {
+    "values by distance": "o = softmax(q[t].T @ q[s]) @ (q[s] + a[min(t - s, W - 1)])",
+    "keys by distance": "o = softmax(q[t].T @ q[s] + q[s].T @ a[min(t - s, W - 1)]) @ q[s]",
+    "a small network": "o = softmax(q[t].T @ q[s] + sum[W, K](relu(a * log(1 + t - s)))) @ q[s]",
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_pairs_without_kernels_are_made_of_some_readers_at_a_time(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of as many as there is room for; in float64 against all pairs at once."""
+    spec = archc.parse(PAIRS.format(body=BODIES[name]))
+    plain, made = (
+        spec.module(d=6, H=2, K=3, backend=backend, dtype=torch.float64)
+        for backend in ("eager", "triton")
+    )
+    made.load_state_dict(plain.state_dict())
+    x = torch.randn(1, 64, 6, dtype=torch.float64, requires_grad=True)
+    monkeypatch.setattr(listings, "PAIRS", 64 * 2 * 3 * 4)
+    found, sizes = [], []
+    for layer in (plain, made):
+        with Largest() as seen:
+            y = layer(x)
+            slopes = torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])
+        past, state = layer(x[:, :40], return_state=True)
+        found.append([y, torch.cat([past, layer(x[:, 40:], state=state)], 1), *slopes])
+        sizes.append(seen.elements)
+    torch.testing.assert_close(found[1], found[0])
+    assert sizes[1] <= sizes[0] / 4
