@@ -252,7 +252,11 @@ def main() -> None:
     for name in given.only or (VALUES if given.values else ROWS):
         for dim in given.dims or (DIMS.get(name, ("tp", "cp")) if given.values else ("cp",)):
             mesh = meshes[dim]
-            found = values(name, dim, mesh) if given.values else row(name, mesh, given)
+            try:
+                found = values(name, dim, mesh) if given.values else row(name, mesh, given)
+            except RuntimeError as reason:  # told by each, as torchrun shows the first alone
+                print(f"rank {rank}, {name}: {type(reason).__name__}: {reason}", flush=True)
+                raise
             if rank == 0:
                 print({k: v for k, v in found.items() if k not in ("one", "all")}, flush=True)
                 kept.add(found)

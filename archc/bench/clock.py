@@ -119,8 +119,13 @@ def captured(call: Call, settle: Call = lambda: None, mode: str = "global") -> C
     torch.cuda.current_stream().wait_stream(side)
     settle()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode=mode):
-        call()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode=mode):
+            call()
+    except torch.OutOfMemoryError as error:
+        free, whole = (n >> 20 for n in torch.cuda.mem_get_info())
+        room = f"a graph holds all memory of a call, and {free} of {whole} MiB are free"
+        raise RuntimeError(f"no room for a CUDA graph: {room}: {error}") from error
     return partial(_replay, graph, call)
 
 

@@ -67,13 +67,33 @@ def alike(values: Sequence[Tensor]) -> list[list[int]]:
     return [each for each in (real, [i for i in range(len(values)) if i not in real]) if each]
 
 
+class _Flattened(torch.autograd.Function):
+    """Values one after the other, each copied once, from where it lies."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *values: Tensor) -> Tensor:
+        ctx.shapes = [each.shape for each in values]
+        sizes = [each.numel() for each in values]
+        flat = values[0].new_empty(sum(sizes), dtype=dtype)
+        for part, each in zip(flat.split(sizes), values, strict=True):
+            part.view(each.shape).copy_(each)
+        return flat
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Tensor) -> Any:
+        parts = arriving[0].split([shape.numel() for shape in ctx.shapes])
+        return None, *(x.view(shape) for x, shape in zip(parts, ctx.shapes, strict=True))
+
+
 def flattened(values: Sequence[Tensor]) -> Tensor:
-    """Values of one kind, one after the other, in a dtype for all; one alone is not copied."""
+    """Values of one kind, one after the other, in a dtype for all; one alone that lies so is not
+    copied."""
     dtype = values[0].dtype
     for each in values[1:]:
         dtype = torch.promote_types(dtype, each.dtype)
-    flat = [each.to(dtype).flatten() for each in values]
-    return torch.cat(flat) if len(flat) > 1 else flat[0]
+    if len(values) == 1 and values[0].is_contiguous():
+        return values[0].flatten()
+    return _Flattened.apply(dtype, *values)
 
 
 def told(ranks: Ranks, what: str, x: Tensor) -> list[Tensor]:

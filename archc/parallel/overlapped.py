@@ -91,8 +91,9 @@ def exchanged(
 def gathering(
     ranks: Ranks, what: str, values: Sequence[Tensor]
 ) -> Callable[[], list[tuple[Tensor, ...]]]:
-    """Begins to gather the values of every process, and gives what ends it: they by rank. Shapes
-    are the same on all of them."""
+    """Begins to gather the values of every process, each in one exchange, so that those of all
+    processes lie one after the other, and gives what ends it: they by rank. Shapes are the same on
+    all of them."""
 
     def every(x: Tensor) -> tuple[Tensor, Any]:
         made = x.new_empty(ranks.count * len(x))
@@ -102,18 +103,13 @@ def gathering(
         made = d.new_empty(len(d) // ranks.count)
         return made, dist.reduce_scatter_tensor(made, d, group=ranks.group, async_op=True)
 
-    kinds = alike(values)
-    flat = [flattened([values[i] for i in places]) for places in kinds]
-    begun = [exchanged(ranks, what, every, own, x) for x in flat]
+    begun = [exchanged(ranks, what, every, own, flattened([x])) for x in values]
 
     def end() -> list[tuple[Tensor, ...]]:
-        found = [[*values] for _ in range(ranks.count)]
-        for places, ended in zip(kinds, begun, strict=True):
-            parts = ended().split([values[i].numel() for i in places] * ranks.count)
-            for n, part in enumerate(parts):
-                i = places[n % len(places)]
-                found[n // len(places)][i] = part.to(values[i].dtype).view(values[i].shape)
-        return [tuple(row) for row in found]
+        found = []
+        for x, ended in zip(values, begun, strict=True):
+            found.append([part.view(x.shape) for part in ended().split(x.numel())])
+        return [*zip(*found, strict=True)]
 
     return end
 
@@ -143,8 +139,8 @@ def moving(
     there, again = _to_each(ranks, taken, given), _to_each(ranks, given, taken)
     kinds, begun = alike([first for first, _ in values]), []
     for places in kinds:
-        rows = [flattened([values[i][n] for i in places]) for n in (0, 1)]
-        stacked = torch.stack([rows[have.index(n)] for n in sent])
+        rows = [values[i][have.index(n)] for n in sent for i in places]
+        stacked = flattened(rows).unflatten(0, (2, -1))
         begun.append(exchanged(ranks, what, there, again, stacked))
 
     def end() -> list[list[Tensor]]:

@@ -21,6 +21,7 @@ from archc.law import CompositionLaw
 from archc.parallel.exchange import gathered
 from archc.parallel.mesh import Ranks
 from archc.parallel.overlapped import gathering, halves_of, moving
+from archc.runtime.growing import one_after_other
 
 Call = Callable[[Sequence[Tensor], Any], tuple[Tensor, ...]]
 """The outputs of a piece, of its values and the state before them."""
@@ -121,14 +122,14 @@ def in_halves(
     begun = []
     for part in parts:
         pairs = [x.split(half, 1) if i in places else () for i, x in enumerate(part.values)]
-        own = [block for i in fields for block in pairs[i]]
+        own = [part.values[i] for i in fields]
         read = gathering(ranks, f"the tokens that {layer.name} reads", own)
         what = f"the tokens that {layer.name} computes"
         begun.append((read, moving(ranks, what, False, [pairs[i] for i in readers])))
     leaving = []
     for part, (read, here) in zip(parts, begun, strict=True):
         every, own = read(), dict(zip(readers, here(), strict=True))
-        blocks = {i: [b for r in every for b in r[2 * n : 2 * n + 2]] for n, i in enumerate(fields)}
+        blocks = {i: [b for r in every for b in r[n].split(half, 1)] for n, i in enumerate(fields)}
         made = [_half(part, fields, blocks, own, n, b) for n, b in enumerate(halves_of(ranks))]
         what = f"outputs of {layer.name}"
         leaving.append(moving(ranks, what, True, [*zip(*made, strict=True)]))
@@ -154,8 +155,8 @@ def _half(
 
 
 def _joined(blocks: Sequence[Tensor], like: Tensor) -> Tensor:
-    """Blocks of tokens one after the other; one alone is not copied, none are 0 tokens."""
-    return torch.cat([*blocks], 1) if len(blocks) > 1 else blocks[0] if blocks else like[:, :0]
+    """Blocks of tokens one after the other, not copied where they lie so; none are 0 tokens."""
+    return one_after_other([*blocks]) if len(blocks) > 1 else blocks[0] if blocks else like[:, :0]
 
 
 def goes_in_halves(layer: ir.Layer, length: int) -> bool:

@@ -1,6 +1,8 @@
 """Values of every token so far, which get longer from call to call: kept in memory that has room
 for more, so that a token costs what it is, and not what is there already."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -28,9 +30,47 @@ def grown(past: Tensor, new: Tensor, kept: bool = True) -> Tensor:
         )
     if not kept and not past.shape[1] and alike(past, new):
         return new
-    if torch.is_grad_enabled() or not alike(past, new) or transformed(past, new):
+    if not alike(past, new) or transformed(past, new):
         return with_most(torch.cat([past, new], 1), most)
+    if torch.is_grad_enabled():
+        return with_most(one_after_other([past, new]), most)
     return with_most(behind(past, new, most), most) if new.shape[1] else past
+
+
+class _Adjacent(torch.autograd.Function):
+    """Tokens that lie one after the other in memory, as one value."""
+
+    @staticmethod
+    def forward(ctx: Any, *parts: Tensor) -> Tensor:
+        ctx.counts = [x.shape[1] for x in parts]
+        first = parts[0]
+        shape = (first.shape[0], sum(ctx.counts), *first.shape[2:])
+        return first.as_strided(shape, first.stride())
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Tensor) -> Any:
+        return arriving[0].split(ctx.counts, 1)
+
+
+def one_after_other(parts: list[Tensor]) -> Tensor:
+    """`torch.cat(parts, 1)`, without a copy where they lie so already: parts of what was gathered
+    in one piece."""
+    if adjacent(parts):
+        return _Adjacent.apply(*parts)
+    return torch.cat(parts, 1)
+
+
+def adjacent(parts: list[Tensor]) -> bool:
+    """Whether each of some plain values begins in memory where the one before it ends."""
+    if transformed(*parts) or not all(type(x) is Tensor and alike(parts[0], x) for x in parts):
+        return False
+    first, end = parts[0], parts[0].storage_offset()
+    for x in parts:
+        same = x.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not same or x.stride() != first.stride() or x.storage_offset() != end:
+            return False
+        end += x.shape[1] * x.stride(1)
+    return True
 
 
 def alike(past: Tensor, new: Tensor) -> bool:

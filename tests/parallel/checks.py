@@ -346,9 +346,10 @@ def heads_apart() -> None:
     and each part's gradient before that of the one before it."""
     torch.manual_seed(0)
     layer = archc.load("attention").module(d=12, H=6, dtype=WIDE)
+    x = torch.randn(1, 4, 12, dtype=WIDE, requires_grad=True)  # the same on both processes
+    wanted = layer(torch.cat([x, x], 1)).chunk(2, 1)[dist.get_rank()]
     parallel.apply(layer, mesh_of("cp"))
-    told, x = list[tuple[int, ...]](), torch.randn(2, 4, 12, dtype=WIDE)
-    computed = nn.functional.scaled_dot_product_attention
+    told, computed = list[tuple[int, ...]](), nn.functional.scaled_dot_product_attention
     with pytest.MonkeyPatch.context() as changed:
         for name in ("all_to_all_single", "all_gather_into_tensor", "reduce_scatter_tensor"):
             changed.setattr(dist, name, heard(told, getattr(dist, name)))
@@ -357,9 +358,10 @@ def heads_apart() -> None:
         asked = [len(shape) for shape in told]
         told.clear()
         y.sum().backward()
-    read, computed_and_left = [1, 2] * 3, [4, 4, 2] * 3
+    read, computed_and_left = [1, 1, 2] * 3, [4, 4, 2] * 3  # keys, values, queries
     assert asked == [1, *read, *computed_and_left], asked  # first how many tokens there are
-    assert [len(shape) for shape in told] == [2, 2, 2, *[2, 1] * 3], told
+    assert [len(shape) for shape in told] == [2, 2, 2, *[2, 1, 1] * 3], told
+    torch.testing.assert_close(y, wanted)
 
 
 QUICK = ["tp kda", "tp lm", "cp kda", "cp lm", "cp attention", "cp window_attention"]

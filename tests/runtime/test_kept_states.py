@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import archc
-from archc.runtime.growing import most_of
+from archc.runtime.growing import most_of, one_after_other
 from archc.runtime.kept_states import RaggedState, one_batch
 
 GLA = {"d": 4, "H": 2, "K": 3, "V": 2, "r": 2}
@@ -309,6 +309,22 @@ def test_what_was_kept_in_inference_mode_goes_on_outside_it() -> None:
         _, state = attention()(x[:, 2:3], state=state, return_state=True)
     y, _ = said(state, x[:, 3:])
     torch.testing.assert_close(y, attention()(x)[:, 3:], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_parts_that_lie_one_after_the_other_are_not_copied(rows: int) -> None:
+    """In their order; gradients are those of `torch.cat`."""
+    whole = torch.arange(12.0).reshape(rows, -1, 2).requires_grad_()
+    parts = [x * 1 for x in (whole * 1).split([2, 1, whole.shape[1] - 3], 1)]
+    together = (whole * 1).split([2, 1, whole.shape[1] - 3], 1)
+    cases = ((together, True), (together[1:], True), (together[::-1], False), (parts, False))
+    for given, lies in cases:
+        made, wanted = one_after_other([*given]), torch.cat([*given], 1)
+        assert torch.equal(made, wanted)
+        assert (made.data_ptr() == given[0].data_ptr()) is lies
+        slope = torch.randn_like(wanted)
+        found = [torch.autograd.grad(y, whole, slope, retain_graph=True) for y in (made, wanted)]
+        assert torch.equal(*(d for (d,) in found))
 
 
 def test_a_state_with_gradients_is_no_memory_in_place() -> None:
