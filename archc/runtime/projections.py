@@ -37,7 +37,10 @@ def each_product(x: Tensor, weights: tuple[Tensor, ...]) -> list[Tensor]:
             continue
         side = joined_columns([weight.flatten(1) for weight in chosen])
         parts = (x @ side).split([columns(weight) for weight in chosen], -1)
-        shaped = (y.unflatten(-1, w.shape[1:]) for y, w in zip(parts, chosen, strict=True))
+        shaped = (
+            y if w.dim() < 3 else y.unflatten(-1, w.shape[1:])
+            for y, w in zip(parts, chosen, strict=True)
+        )
         found |= dict(zip(places, shaped, strict=True))
     return [found[place] for place in range(len(weights))]
 
@@ -47,15 +50,23 @@ def made_together(rows: int, weights: Sequence[Tensor]) -> list[list[int]]:
     takes as long as its rows are read, so thin weights are copied side by side for it. They come
     last, each where a vector of 16 bytes begins; those that are less than one follow them, if rows
     stay a multiple of 16 bytes."""
-    width = {n: columns(w) * w.element_size() for n, w in enumerate(weights) if w.dim() > 1}
-    narrow = [n for n in width if 0 < columns(weights[n]) <= THIN]
-    thin = [n for n in narrow if width[n] % 16 == 0]
-    least = [n for n in narrow if width[n] < 16]
-    thin += least if sum(width[n] for n in least) % 16 == 0 else []
-    if rows * (len(thin) - 1) < 8 * sum(columns(weights[place]) for place in thin):
-        thin = []
-    wide = [[place] for place in range(len(weights)) if place not in thin]
-    return [*wide, thin] if len(thin) > 1 else [[place] for place in range(len(weights))]
+    thin, least, total, over = [], [], 0, 0
+    for place, weight in enumerate(weights):
+        many = columns(weight)
+        if 0 < many <= THIN and weight.dim() > 1:
+            size = many * weight.element_size()
+            if size % 16 == 0:
+                thin.append(place)
+                total += many
+            elif size < 16:
+                least.append(place)
+                over += size
+    if least and over % 16 == 0:
+        thin += least
+        total += sum(columns(weights[place]) for place in least)
+    if len(thin) < 2 or rows * (len(thin) - 1) < 8 * total:
+        return [[place] for place in range(len(weights))]
+    return [*([place] for place in range(len(weights)) if place not in thin), thin]
 
 
 THIN = 256
@@ -64,7 +75,7 @@ THIN = 256
 
 def columns(weight: Tensor) -> int:
     """How many numbers a weight [d, ...] makes of each row."""
-    return weight.numel() // max(len(weight), 1)
+    return weight.numel() // max(weight.shape[0], 1)
 
 
 def times(x: Tensor, weight: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from archc.backends.eager.joint_products import join_products
+from archc.backends.eager.let_go import let_go
 from archc.backends.eager.memory import Field, blocks_made, in_pages, stream_of
 from archc.backends.eager.packed import (
     ARGUMENT,
@@ -22,7 +23,7 @@ from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.state import of_blocks, past_tokens
 from archc.backends.eager.value import KIND_OF, Value, length_name
 from archc.backends.expression import MUL, POWER, Text
-from archc.backends.writer import Writer, attribute, identifier, quoted
+from archc.backends.writer import COLUMNS, Writer, attribute, identifier, quoted
 
 from archc.attention.reach import counted
 from archc.dims import T_SEEN, TIME
@@ -161,9 +162,22 @@ class Forward:
         write_sizes(writer, scope)
         self._start(writer)
         writer.include(scope.head)
-        writer.include(scope.writer.lines)
-        self._return(writer, "made" if optional else joined(made))
+        end = Writer(margin=8)
+        self._return(end, "made" if optional else joined(made))
+        writer.include(self._body(end.lines))
+        writer.include(end.lines)
         return writer
+
+    def _body(self, after: list[str]) -> list[str]:
+        """The statements; on a GPU what has numbers for each token is let go of after its last
+        reader, as the largest that there is."""
+        lines, graph = self.scope.writer.lines, self.layer.graph
+        if self.parts.file.by_regions is None:
+            return lines
+        kinds = {each: [a.kind for a in graph[each].type.axes] for each in self.scope.values}
+        large = [id for id, kind in kinds.items() if {"batch", "stream", "dim"} <= {*kind}]
+        names = dict.fromkeys(str(self.scope.values[id].text) for id in large)
+        return let_go(lines, after, [*names], COLUMNS - 8)
 
     def _header(self) -> Writer:
         """The line of the `def`."""
