@@ -266,7 +266,8 @@ def _goes_on(lines: list[str], indent: str, old: str, new: str, yields: Sequence
     next turn has for it, which it then does: no line after it reads what the name stood for."""
     begin, known = f"{indent}{new} = ", [{*re.findall(r"\w+", line)} for line in lines]
     places = [at for at, words in enumerate(known) if new in words]
-    if len(places) != 1 or yields.count(new) > 1 or old in yields:
+    ends = [{*re.findall(r"\w+", each)} for each in yields]
+    if len(places) != 1 or sum(new in each for each in ends) > 1 or any(old in e for e in ends):
         return False
     (at,) = places
     if not lines[at].startswith(begin) or any(old in words for words in known[at + 1 :]):
