@@ -35,9 +35,11 @@ def staged(fixed: dict, options: dict) -> dict:
 SPILLED = 32
 """Numbers of a thread that may be spilled for one more program that runs at once."""
 
-EASE, LOST = 208, 128
-"""Registers that a thread of 8 warps may have for 4 to be tried, and numbers that it may spill with
-those."""
+EASE = 208
+"""The most registers of a thread of 8 warps where 4 are tried."""
+
+LOST = 128
+"""The most numbers that a thread of these 4 may spill."""
 
 
 def code_that_fits(
