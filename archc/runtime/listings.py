@@ -11,6 +11,7 @@ from torch import Tensor
 
 from archc.runtime.kernels import block_of, processors_of
 from archc.runtime.layers import top_of
+from archc.runtime.ops import transformed
 from archc.runtime.packed import bounds_of, places_in_each
 
 PAIRS = 1 << 26
@@ -147,7 +148,7 @@ def of_some_readers(
 
     T, made = readers[0].shape[1], []
     spans = reader_spans(readers[0], numbers, cu_seqlens)
-    if len(spans) == 1:  # of all readers
+    if len(spans) == 1 or transformed(*readers, *read):  # of all readers
         return run(*readers, *read, pos)
     for first, last, low in spans:
         own = [x[:, first:last] for x in readers]

@@ -154,9 +154,12 @@ def _of_some(
     if not lists and not (function.in_parts and own_rows(op, function.body.fused)):
         return False
     by_tokens = [values[n].layout[:2] == ("batch", op.reader.name) for n in cut]
-    made = [op.body[id].type.names[:2] for id in op.body.outputs.values()]
+    made = [op.body[id].type.names for id in op.body.outputs.values()]
+    of_pairs = [*made, *(values[n].layout for n in cut if n not in lists)]
+    if any(op.read.name in names for names in of_pairs) and op.read.name != op.source:
+        return False
     listed = all(scope.place_lengths[v.text.text][0] == op.read.name for v in lists.values())
-    return listed and all(by_tokens) and all(m == ("batch", op.reader.name) for m in made)
+    return listed and all(by_tokens) and all(m[:2] == ("batch", op.reader.name) for m in made)
 
 
 def by_tokens(value: Value, op: ir.Attend) -> Value:
