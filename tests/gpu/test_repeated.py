@@ -33,7 +33,7 @@ def results(memory: Memory, case: Case) -> list[Tensor]:
     return [x.detach() for x in (*kept, *made, *slopes) if x is not None]
 
 
-def nothing_is_known(given: tuple) -> tuple[None, list]:
+def nothing_is_known(given: tuple, learns: bool = False) -> tuple[None, list]:
     """In place of the likeness of a call."""
     return None, []
 
@@ -44,10 +44,10 @@ def test_of_other_values_as_of_the_first(
     spec: str, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (memory, *_), found = memories(spec), list[list[Tensor]]()
-    own: Callable[..., Any] = vars(memory.module)["likeness_of_call"]
+    own: Callable[..., Any] = vars(memory.module)["likeness"]
     for seed in range(4):
         for way in (own, nothing_is_known):
-            monkeypatch.setattr(memory.module, "likeness_of_call", way)
+            monkeypatch.setattr(memory.module, "likeness", way)
             found.append(results(memory, Case(spec, T=tokens, seed=seed)))
     for made, wanted in zip(found[::2], found[1::2], strict=True):
         for x, y in zip(made, wanted, strict=True):

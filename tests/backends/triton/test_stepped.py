@@ -220,6 +220,8 @@ def launched(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[tuple]
     monkeypatch.setattr(module, "triton", triton)
     monkeypatch.setattr(module, "gla_memory_step", Arguments(log))
     monkeypatch.setattr(module, "on_gpu", lambda *given: True)
+    monkeypatch.setattr(module, "PLAIN", {OnGPU})
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     return log
 
