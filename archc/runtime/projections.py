@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from archc.runtime.ops import transformed
+from archc.runtime.repeated import PLAIN
 
 
 def products_of(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
@@ -94,10 +95,6 @@ def torch_alone(x: Tensor, weights: tuple[Tensor, ...]) -> bool:
     if any(type(weight) not in PLAIN for weight in weights):
         return False
     return not transformed(x, *weights)
-
-
-PLAIN = (Tensor, torch.nn.Parameter)
-"""Tensors that are nothing else."""
 
 
 class ProductsOf(torch.autograd.Function):

@@ -19,7 +19,7 @@ NUMBERS = frozenset((bool, int, float, type(None)))
 
 
 PLAIN = frozenset((Tensor, torch.nn.Parameter))
-"""The types of its tensors: others may do more than their class says."""
+"""The types of tensors that are nothing else."""
 
 
 def likeness(given: tuple, learns: bool = False) -> tuple[tuple | None, list]:

@@ -120,12 +120,33 @@ def grid_way(
     return -rows, -part, splits, share
 
 
-def wrong_into(op: str, states: str, into: Any) -> Exception:
-    """The error for `into` that is not a pool for each of some states."""
+def pools_after(
+    op: str, states: str, pools: tuple, index: Tensor | None, into: Any, index_after: Tensor | None
+) -> tuple[tuple, Tensor | None]:
+    """The pools that states after the last token go into, and into which rows: those of the states
+    before, unless `into` says others."""
+    if into is None:
+        return pools, index if index_after is None else index_after
     listed = isinstance(into, (tuple, list))
+    if listed and len(into) == len(pools):
+        return tuple(into), index_after
     got = f"{len(into)} of them" if listed else type(into).__name__
     text = f"{op}: `into` must be a tuple of pools, one for each of {states}; got {got}"
-    return ValueError(text) if listed else TypeError(text)
+    raise ValueError(text) if listed else TypeError(text)
+
+
+def check_pools(
+    op: str, states: str, pools: tuple, index: Tensor | None, after: tuple,
+    index_after: Tensor | None, like: Tensor,
+) -> None:  # fmt: skip
+    """Refuse what is no pool of states, of these names, or does not tell rows of one: before the
+    first token of `like`, and after the last."""
+    for name, pool in zip(states.split(", "), pools, strict=True):
+        check_pool(op, name, pool, pool, like)
+        check_rows(op, "index", index, name, pool, like)
+    for place, (pool, state) in enumerate(zip(after, pools, strict=True)):
+        check_pool(op, f"into[{place}]", pool, state, like)
+        check_rows(op, "index_after", index_after, f"into[{place}]", pool, like)
 
 
 def check_pool(op: str, name: str, pool: Tensor, state: Tensor, like: Tensor) -> None:

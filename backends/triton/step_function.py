@@ -216,17 +216,14 @@ class StepFunction(Again):
 
     def _enter(self, writer: Writer) -> None:
         """Where states go."""
-        states, after = list(self.states.values()), list(self.after.values())
-        comma = "," * (len(after) == 1)
-        with writer.block("if into is None:"):
-            writer.line(f"into = ({', '.join(states)}{comma})")
-            writer.line("index_after = index if index_after is None else index_after")
-        with writer.block(
-            f"elif not isinstance(into, (tuple, list)) or len(into) != {len(after)}:"
-        ):
-            listed = quoted(", ".join(states))
-            writer.call("raise wrong_into(", [quoted(self.name), listed, "into"], ")")
-        writer.line(f"({after[0]},) = into" if comma else f"{', '.join(after)} = into")
+        given = [*self._pools(), "index", "into", "index_after"]
+        left = f"{_tuple(self.after.values())}, index_after"
+        writer.call(f"{left} = pools_after(", given, ")")
+
+    def _pools(self) -> list[str]:
+        """The arguments that tell a function of the states before."""
+        states = self.states.values()
+        return [quoted(self.name), quoted(", ".join(states)), _tuple(states)]
 
     def _again(self, writer: Writer, writes: Given) -> str:
         """The lines that launch what was launched of tensors like these; what such a launch is
@@ -262,20 +259,15 @@ class StepFunction(Again):
         """Refuse arguments of another kind or shape."""
         self.check_tensors(writer, self.name, self._tensors())
         shapes = self._shapes()
-        tensors = f"({', '.join(shapes.order)}{',' * (len(shapes.order) == 1)})"
-        shapes.write(writer, f"check_shapes({quoted(self.name)}, ", f", {tensors})")
+        before, after = f"check_shapes({quoted(self.name)}, ", f", {_tuple(shapes.order)})"
+        shapes.write(writer, before, after)
 
     def _lines(self, writer: Writer) -> None:
         """Checks, the choice of the eager loop, and the launch."""
         states, after = list(self.states.values()), list(self.after.values())
         like = self.arguments[self.recurrence.tokens[0]]
-        for pools, index in ((states, "index"), (after, "index_after")):
-            for place, (pool, state) in enumerate(zip(pools, states, strict=True)):
-                name = quoted(pool if pools is states else f"into[{place}]")
-                given = [quoted(self.name), name, pool, state, like]
-                writer.call("check_pool(", given, ")")
-                given = [quoted(self.name), quoted(index), index, name, pool, like]
-                writer.call("check_rows(", given, ")")
+        given = [*self._pools(), "index", _tuple(after), "index_after", like]
+        writer.call("check_pools(", given, ")")
         real = self._real()
         writer.call("check_learns(", [f'"{self.name}"', *real, *states, *after], ")")
         self.launch.write_sizes(writer)
@@ -364,3 +356,9 @@ class StepFunction(Again):
         known = {*self.arguments.values(), *self.after.values()}
         text = super().called(name)
         return f"{text}_all" if text in known else text
+
+
+def _tuple(names: Iterable[str]) -> str:
+    """The text of a tuple."""
+    listed = [*names]
+    return f"({', '.join(listed)}{',' * (len(listed) == 1)})"
