@@ -26,6 +26,10 @@ QUICK = tests/test_house.py tests/test_rooms.py tests/test_explain.py tests/synt
     tests/autodiff/test_elementwise.py tests/recurrence/chunk/test_matrix.py tests/schedule/test_partition.py \
     tests/tile/test_verifier.py tests/backends/eager/test_ops.py tests/backends/eager/test_chunk_ops.py
 
+# Tests start some hundred processes that import torch: what Python compiles of it is kept, in .venv,
+# where the environment keeps none too.
+COMPILED = PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(abspath $(VENV))/compiled
+
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
 # What is imported is compiled then: of transformers and sympy that is a small part.
@@ -39,10 +43,10 @@ demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py </dev/null
 
 test: $(VENV)/.installed-tests
-	@$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS) </dev/null
+	@$(COMPILED) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS) </dev/null
 
 quick: $(VENV)/.installed-tests
-	@$(BIN)/python -m pytest -n $(JOBS) $(QUICK) $(PYTEST_ARGS) </dev/null
+	@$(COMPILED) $(BIN)/python -m pytest -n $(JOBS) $(QUICK) $(PYTEST_ARGS) </dev/null
 
 site: $(VENV)/.installed-tests
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "out/site/index.html written"
