@@ -283,17 +283,14 @@ class Kernels:
         return ["in PyTorch on every device:", *self.refused] if self.refused else []
 
 
-@lru_cache(KEPT)
 def kernels_of(layer: ir.Layer) -> Kernels:
     """The kernels of an elaborated layer."""
-    plan = Plan(ready_for_kernels(layer), runtime="import")
-    return Kernels(*triton.kernels_in(plan, SCHEDULE, ready_for_kernels))
+    return Kernels(*triton.kernels_in(_code(layer, "triton", False).file))
 
 
 def programs_of(layer: ir.Layer) -> dict[str, Program]:
     """The kernels of an elaborated layer, by name."""
-    plan = Plan(ready_for_kernels(layer), runtime="import")
-    return triton.programs_in(plan, SCHEDULE, ready_for_kernels)
+    return _code(layer, "triton", False).file.programs
 
 
 def ready_for_kernels(layer: ir.Layer) -> ir.Layer:
@@ -436,8 +433,19 @@ def file_of(
 def text_of(layer: ir.Layer, backend: str = "eager", linear: bool = False) -> str:
     """The source of an elaborated layer alone, as it is loaded into this process: its runtime is
     imported. `linear`: products with parameters are calls of `nn.Linear`."""
-    plan = Plan(with_chunked_forms(layer), runtime="import", linear=linear)
-    return BACKENDS[backend](plan).text(plan)
+    return _code(layer, backend, linear).text(_loaded(layer, linear))
+
+
+def _loaded(layer: ir.Layer, linear: bool) -> Plan:
+    """The plan of code that is loaded into this process."""
+    return Plan(with_chunked_forms(layer), runtime="import", linear=linear)
+
+
+@lru_cache(KEPT)
+@deep_calls()
+def _code(layer: ir.Layer, backend: str, linear: bool) -> eager.Code:
+    """The code of that plan, of which the text is written and its kernels are told."""
+    return BACKENDS[backend](_loaded(layer, linear))
 
 
 @lru_cache(KEPT)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from archc.backends.eager import emit as eager
+from archc.backends.eager.file import File
 from archc.backends.eager.recurrence import RecurrenceFunction
 from archc.backends.eager.scope import Scope
 from archc.backends.triton.fold import written as by_folds
@@ -19,7 +20,6 @@ from archc.backends.triton.walk_op import WalkOps
 
 from archc.ir import layer as ir
 from archc.ir.plan import Plan
-from archc.tile.language import Program
 
 TUNED = '''def use_tuned(path: str) -> None:
     """Launch the kernels of this file from now on as `archc tune` found best."""
@@ -36,18 +36,10 @@ def code_of(plan: Plan, schedule: Schedule, ready: eager.Ready) -> eager.Code:
     return eager.code_of(plan, *_writers(schedule), ready=ready)
 
 
-def kernels_in(
-    plan: Plan, schedule: Schedule, ready: eager.Ready
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def kernels_in(file: File) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The lines of a file about its kernels, and about what stays in PyTorch."""
-    file = code_of(plan, schedule, ready).file
     regions = (f"{note}: a kernel, and one for its gradient" for note in file.token_notes)
     return (*file.notes, *file.attends, *regions), tuple(file.refused)
-
-
-def programs_in(plan: Plan, schedule: Schedule, ready: eager.Ready) -> dict[str, Program]:
-    """The kernels of the file, by name."""
-    return code_of(plan, schedule, ready).file.programs
 
 
 def emit_function(layer: ir.Layer, name: str, schedule: Schedule, ready: eager.Ready) -> str:
