@@ -75,7 +75,10 @@ def names_of(mesh: DeviceMesh) -> tuple[str, ...]:
 
 def refuse_aborts(mesh: DeviceMesh) -> None:
     """Refuse a setting of NCCL by which torch aborts what a process waits for where another one has
-    ended: it goes on, with a sum that lacks what the other had. Raises ValueError."""
+    ended: it goes on, with a sum that lacks what the other had. Not under torchrun, which has this
+    setting, but ends all processes long before torch aborts anything. Raises ValueError."""
+    if dist.is_torchelastic_launched():
+        return
     for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"):
         value = os.environ.get(name)
         if mesh.device_type == "cuda" and value in ("1", "2"):
