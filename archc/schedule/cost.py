@@ -3,9 +3,10 @@ device needs for them.
 
 A kernel's floor is the time in which its device could move each tensor once, or do its operations,
 whichever is longer. What it is expected to take adds up its bytes, what programs read again, its
-products and other operations, and the chunks that a walk waits for; then idle processors where
-programs are few, and the launch. Three numbers are fitted to times of kernels of six recurrences
-on an H200 (`benchmarks/results/predicted.json`); nothing else is measured.
+products and other operations, half of those in walks, which load ahead meanwhile, the chunks that
+a walk waits for, and sums across threads, for which a processor waits unless it has other programs;
+then idle processors where programs are few, and the launch. The numbers below are fitted to times
+of kernels of seven recurrences on an H200 (`benchmarks/results`); nothing else is measured.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from archc.ir.count import operations_of
 from archc.ir.graph import Node
 from archc.ir.kernel import Kernel, Kernels
 from archc.ir.sizes import evaluate
+from archc.schedule.axes import reduction_dims
 from archc.schedule.devices import LAUNCH, Device
+from archc.schedule.levels import is_renamed
 from archc.schedule.memory import OnChip, of_steps, on_chip, walks_tokens
 from archc.schedule.operands import PAIRED, is_product, matrices
 from archc.schedule.program import Key, Program, Setting, Step
@@ -37,6 +40,20 @@ SUSTAINED = 0.32
 TURN = 0.4e-6
 """Seconds that a walk waits at each chunk where what it does with a state follows on the last; half
 of them where there are more programs than processors, as one works while another waits."""
+
+AHEAD = 0.5
+"""The share of its operations that a walk of chunks does while nothing is loaded."""
+
+CROSSING = 0.5e-6
+"""Seconds that a program waits for a sum across its threads, or a running one: for those before it,
+shared memory and a barrier."""
+
+PROGRAM = 0.2e-6
+"""Seconds of a processor that a program takes however little it does."""
+
+HELD = 400_000
+"""Bytes of registers by the plan that the programs of a processor have together: more than there
+are, as compilers make room where they can."""
 
 TOKEN = 1.0e-6
 """Seconds that a walk of tokens waits at each after the first: for what it reads, and for sums.
@@ -140,10 +157,17 @@ def cost(kernel: Kernel, setting: Setting, device: Device) -> Cost:
     turns = program.often(True) if _waits(kernel) else 0
     waiting = turns * TURN / (1 if count <= device.processors else 2)
     each = bytes + max(0, moved - bytes) / AGAIN
-    after = program.often(True) - 1 if walks_tokens(kernel) else 0
-    others = times["arithmetic"] / SUSTAINED + waiting + after * TOKEN
-    busy = max(times[limit], each / device.bandwidth + times["products"] + others) * waves
     chip = of_steps(kernel, setting) if walks_tokens(kernel) else on_chip(program)
+    done = times["products"] + times["arithmetic"] / SUSTAINED
+    if walks_tokens(kernel):
+        waiting += (program.often(True) - 1) * TOKEN
+    elif kernel.walk is not None:
+        done *= AHEAD
+    else:
+        at_once = max(1, HELD // max(chip.registers, 1))
+        waiting += _crossings(program) * CROSSING * count / device.processors / at_once
+    least = max(times[limit], PROGRAM * count / device.processors)
+    busy = max(least, each / device.bandwidth + done + waiting) * waves
     return Cost(
         kernel.name, count, reads, writes, work, chip, times[limit], limit,
         LAUNCH + busy,
@@ -165,6 +189,23 @@ def _waits(kernel: Kernel) -> bool:
             if not all(isinstance(op.body[n].op, ir.Elementwise) for n in between):
                 return True
     return False
+
+
+def _crossings(program: Program) -> int:
+    """How often a program sums across its threads, other than in products: once for each level of
+    an inverse, twice for each turn of a solve."""
+    found = 0
+    for step in program.steps.values():
+        op = step.node.op
+        if step.load is not None or is_product(program, step):
+            continue
+        if isinstance(op, ck.Conjugate):
+            found += 2 * int(evaluate(op.inner_runs(step.node), program.setting.sizes))
+        elif isinstance(op, ck.Inverse):
+            found += _levels(program.length(step.node.type.axis(op.row)))
+        elif not (isinstance(op, ir.Contract) and is_renamed(op)):
+            found += bool(reduction_dims(step.graph, step.node))
+    return found
 
 
 def _times(work: Work, device: Device, dtype: str) -> dict[str, float]:
