@@ -340,6 +340,7 @@ ROWS: list[Row] = [
     Row("fox", (2, 4096, 32, 128), LAYER),
     Row("mom", NARROW, LAYER),
     Row("moe", NARROW, LAYER, {"f": 1408, "N": 64, "n": 6, "shared": 2}),
+    Row("mhc", NARROW, LAYER, {"L": 1}, beside=("compile",)),
     Row("mhc", (2, 2048, 16, 128), LAYER, {"L": 1}, beside=("compile",)),
     Row("path", (2, 4096, 32, 128), LAYER),
     Row("path_fox", (2, 4096, 32, 128), LAYER),
