@@ -6,8 +6,8 @@ which stands below the first one, make that of a block of twice the rows:
     (I - [A 0])^-1 = [X      0]
     (    [B D])      [Y B X  Y]     with X = (I - A)^-1, Y = (I - D)^-1
 
-Blocks of two rows need no product. Blocks of up to 16 rows are taken out of the diagonal and are
-small products, all of them at once; longer ones are products of the whole matrix, in which all
+Blocks of two rows need no product. Blocks of up to 16 rows are taken out of the diagonal, or read
+from memory by themselves, and are small products, all of them at once; longer ones are products of the whole matrix, in which all
 blocks but those are 0.
 
 source: blocked inversion: Golub and Van Loan, Matrix Computations, sec. 3.1.
@@ -15,7 +15,7 @@ source: blocked inversion: Golub and Van Loan, Matrix Computations, sec. 3.1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
@@ -31,18 +31,23 @@ LARGEST = 1024.0
 Beyond it the products are made again in tf32, which has the same digits and the range of
 float32."""
 
+BLOCKS = "block"
+"""The dim of such blocks."""
+
 MIDDLE = "middle"
 """The dim that a product of two matrices [row, col] sums over."""
 
 
 @dataclass(frozen=True)
 class Triangle:
-    """A matrix that is 0 on the diagonal and above, and the names of its dims."""
+    """A matrix that is 0 on the diagonal and above, and the names of its dims; its blocks on the
+    diagonal, if they are at hand."""
 
     k: Composer
     A: Tile
     row: str
     col: str
+    blocks: Tile | None = None
 
     @property
     def length(self) -> sympy.Expr:
@@ -52,19 +57,23 @@ class Triangle:
     @property
     def split(self) -> tuple[Dim, Dim, Dim, Dim]:
         """Rows as blocks and rows of these, and columns too."""
-        count = sympy.floor(self.length / BLOCK)
-        inner = Dim(f"{self.row}_in", sympy.Integer(BLOCK))
-        columns = Dim(f"{self.col}_in", sympy.Integer(BLOCK))
-        return Dim(f"{self.row}_block", count), inner, Dim(f"{self.col}_block", count), columns
+        block, inner = blocks_of(self.row, self.length)
+        other, columns = blocks_of(self.col, self.length)
+        return block, inner, replace(other, name=f"{self.col}_block"), columns
 
 
-def inverse(
-    k: Composer, A: Tile, row: str, col: str, operand: str = "f32", precision: str = "ieee"
-) -> Tile:
+def blocks_of(name: str, length: sympy.Expr) -> tuple[Dim, Dim]:
+    """Rows, or columns, as blocks and rows of these."""
+    count, inner = sympy.floor(length / BLOCK), Dim(f"{name}_in", sympy.Integer(BLOCK))
+    return Dim(BLOCKS, count), inner
+
+
+def inverse(given: Triangle, operand: str = "f32", precision: str = "ieee") -> Tile:
     """(I - A)^-1 [row, col]. Products have operands in `operand` (f32, f16, or a constant of the
     program that is one of them at launch), those in float32 are as exact as `precision`. source:
     `Inverse` of archc/ir/chunk.py."""
-    given = Triangle(k, A.ordered(row, col), row, col)
+    k = given.k
+    given = replace(given, A=given.A.ordered(given.row, given.col))
     made = _inverse(given, operand, precision)
     if operand != "f32":
         outside = grown(k, made, operand)
@@ -90,7 +99,7 @@ def _inverse(t: Triangle, operand: str, precision: str) -> Tile:
     """The inverse, block by block."""
     k = t.k
     block, inner, other, columns = t.split
-    blocks = _own_blocks(t, t.A).to("f32")
+    blocks = _own_blocks(t, t.A).to("f32") if t.blocks is None else t.blocks
     small = Halves(k, blocks, inner, columns, operand, precision)
     made = small.first()
     for half in (2, 4, 8):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import sympy
 
 from archc.attention.between import SPAN
-from archc.lowering.solve import inverse
+from archc.lowering.solve import Triangle, inverse
 from archc.tile.compose import Composer, Tile
 from archc.tile.language import Buffer, Dim, Program
 
@@ -114,7 +114,7 @@ class Borders:
         u, w = x.u.along(j="i"), x.w.along(i="j")
         later = self.own["i"].over(Dim("i", self.i.dims[0].length), self.j.dims[0])
         L = k.where(later > self.own["j"], self.dot(u, w), 0.0)
-        self.A = self.io(inverse(k, -L, "i", "j", self.SOLVE, self.PRECISION)).named("A")
+        self.A = self.io(inverse(Triangle(k, -L, "i", "j"), self.SOLVE, self.PRECISION)).named("A")
         self.G = self.io(self.reached(self.dot(x.q, x.w), self.t, self.own["i"])).named("G")
         self.H = self.io(self.after(self.dot(x.k, x.u), self.s, self.own["j"])).named("H")
 

@@ -13,9 +13,8 @@ from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
 from archc.ir.typing import layer_graph
-from archc.lowering import scans
-from archc.lowering.solve import grown
-from archc.lowering.values import Frame, Made, Padded, Place, Refusal, Values
+from archc.lowering import scans, solve
+from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Values
 from archc.tile.compose import size
 from archc.tile.handle import Tile
 
@@ -34,54 +33,24 @@ def inverse(v: Values, node: Node, place: Place) -> Made:
     if isinstance(x, Refusal):
         return x
     x = v.masked(x.wide().ordered(op.row, op.col), (op.row, op.col))
-    levels = v.levels(v.frame.graph[node.operands[0]].type.axis(op.row))
-    return Padded(unit_lower_inverse(v, x.tile, op.row, op.col, levels), product=True)
+    blocks = _own_blocks(v, node, place) if v.is_loaded(node.operands[0]) else None
+    given = solve.Triangle(v.k, x.tile, op.row, op.col, blocks)
+    return Padded(solve.inverse(given, v.numbers.solve, v.numbers.precision), product=True)
 
 
-def unit_lower_inverse(v: Values, A: Tile, row: str, col: str, levels: sympy.Expr) -> Tile:
-    """Float16 has the digits of tf32 at twice its speed, but not its range: where numbers grow,
-    tf32 does it again."""
-    k, numbers = v.k, v.numbers
-    made = _doubled(v, A, row, col, levels, numbers.solve, numbers.precision)
-    if numbers.solve == "f32":
-        return made
-    with k.branch(grown(k, made, numbers.solve)) as beyond:
-        beyond.give(_doubled(v, A, row, col, levels, "f32", "tf32", again=True))
-    with k.otherwise(beyond) as within:
-        within.give(made)
-    return beyond.results[0].named("inverse", "(I - A)^-1")
-
-
-def _doubled(
-    v: Values, A: Tile, row: str, col: str, levels: sympy.Expr, operand: str, precision: str,
-    again: bool = False,
-) -> Tile:  # fmt: skip
-    """Inverses of blocks of 2 rows, of 4, ...: [X 0; Y B X, Y] of the inverses X and Y of both
-    halves, and B below the first. Made `again`, they begin from blocks of one row, as what the
-    first time begins from would be held in registers until then."""
-    k, length = v.k, A.dim(row).length
-    i = k.iota(row, length)
-    own = i.equals(i.along(**{row: col}))
-
-    def below(half: Tile | int) -> Tile:
-        """The off-diagonal blocks below the first halves of blocks."""
-        piece = (i // half).hinted("piece")
-        block, later = (piece // 2).hinted("block"), (piece % 2).hinted("later")
-        alike = block.equals(block.along(**{row: col}))
-        pairs = alike & (later > later.along(**{row: col}))
-        return k.where(pairs.hinted("pairs"), A, 0.0).hinted("below")
-
-    start = k.where(own, 1.0, 0.0 if again else below(1)).hinted("made")
-    first, half = (0, 1) if again else (1, 2)
-    with k.loop(first, levels, k.lift(half, "i32").named("half"), start, index="level") as turn:
-        half, made = turn.carried
-        near = made.to(operand)
-        right = below(half).to(operand).along(**{row: "middle"})
-        moved = near.along(**{col: "middle"}).dot(right, precision=precision).hinted("moved")
-        moved = moved.to(operand)
-        onto = near.along(**{row: "middle"})
-        turn.next(2 * half, moved.along(**{col: "middle"}).dot(onto, made, precision=precision))
-    return turn.results[1]
+def _own_blocks(v: Values, node: Node, place: Place) -> Tile:
+    """The blocks on the diagonal of a matrix in memory, which are read by themselves."""
+    matrix, there = v.frame.graph[node.operands[0]], dict[str, Index]()
+    for name in (node.op.row, node.op.col):
+        axis, index = matrix.type.axis(name), place[name]
+        block, inner = solve.blocks_of(name, index.at.dims[0].length)
+        first = v.k.iota(solve.BLOCKS, block.length) * solve.BLOCK
+        at = first + v.k.iota(inner.name, inner.length)
+        inside = None if index.mask is None else at < v.k.lift(v.size(axis.size))
+        there[name] = Index(at, False, inside)
+    found = v.frame.given(matrix, {**v.part(matrix.id, place), **there})
+    assert isinstance(found, Padded), "it was read whole before"
+    return found.tile.to("f32")
 
 
 def matrix_scan(v: Values, node: Node, place: Place) -> Made:

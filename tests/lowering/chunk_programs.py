@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import sympy
 
 from archc.lowering.pairs import Decays, Made, Products, Weighed, grams, mixes
-from archc.lowering.solve import inverse
+from archc.lowering.solve import Triangle, inverse
 from archc.tile.compose import Composer, ceil_div, size
 from archc.tile.handle import Tile
 from archc.tile.language import Buffer, Program
@@ -173,6 +173,6 @@ def solve_tril() -> Program:
     k.dtypes("SOLVE")
     p, s = _place(k)
     A, made = _chunked(k, "A", "f32", s, True), _chunked(k, "inverse", "IO", s, True)
-    tile = inverse(k, p.matrix(A), "i", "j", "SOLVE", "PRECISION")
+    tile = inverse(Triangle(k, p.matrix(A), "i", "j"), "SOLVE", "PRECISION")
     k.store(made, p.b, p.n, p.h, p.i, p.i.along(i="j"), value=tile)
     return k.done()

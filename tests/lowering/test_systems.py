@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from archc.ir.typing import layer_graph
-from archc.lowering.systems import unit_lower_inverse
-from archc.lowering.values import Frame, Numbers, Values
+from archc.lowering.solve import Triangle, inverse
 from archc.tile.compose import Composer
 from archc.tile.interpreter import run
 from archc.tile.language import Program
@@ -19,12 +17,11 @@ ROWS = 16
 def program() -> Program:
     """y = (I - a)^-1, of a matrix that is 0 on the diagonal and above."""
     k = Composer("inverse", "y = (I - a)^-1.")
-    R, LEVELS = k.lengths("R", "LEVELS")
+    (R,) = k.lengths("R")
     k.dtypes("SOLVE")
     a, y = (k.buffer(name, r=R, c=R) for name in "ay")
     i, j = k.iota("i", R), k.iota("j", R)
-    v = Values(k, {}, Frame(layer_graph(), lambda *_: None), Numbers(solve="SOLVE"))
-    made = unit_lower_inverse(v, k.load(a, i, j), "i", "j", LEVELS)
+    made = inverse(Triangle(k, k.load(a, i, j), "i", "j"), "SOLVE")
     k.store(y, i, j, value=made)
     return k.done()
 
@@ -37,7 +34,7 @@ def test_an_inverse_is_right_whatever_its_size(solve: str, size: float) -> None:
     torch.manual_seed(0)
     a = (size * torch.randn(ROWS, ROWS)).tril(-1)
     tensors = {"a": a, "y": torch.full_like(a, torch.nan)}
-    run(made, tensors, {}, {"R": ROWS, "LEVELS": 4, "SOLVE": solve})
+    run(made, tensors, {}, {"R": ROWS, "SOLVE": solve})
     wanted = torch.linalg.inv(torch.eye(ROWS).double() - a.double())
     assert (wanted.abs().max() > 1024) == (size > 1)
     far = (tensors["y"].double() - wanted).norm() / wanted.norm()
