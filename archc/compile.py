@@ -60,6 +60,7 @@ from archc.schedule.gate_sums import with_sums
 from archc.schedule.inner import inner_sums
 from archc.schedule.joint_pairs import with_joint_pairs
 from archc.schedule.known_totals import known_totals
+from archc.schedule.late_pairs import of_pairs, with_late_pairs
 from archc.schedule.outer import with_sums_of_rows, without_outer_sums
 from archc.schedule.partition import partition
 from archc.schedule.plain_factors import with_plain_factors
@@ -211,7 +212,8 @@ def prepared(graph: Graph, heads: Collection[str]) -> Graph:
     """A chunked form as kernels do it best."""
     graph = with_sums_of_rows(without_outer_sums(without_rises(graph), heads), heads)
     graph = with_joint_pairs(with_sums(with_sums_of_blocks(graph, heads), heads))
-    graph = with_plain_rows(with_plain_factors(graph, heads), heads)
+    graph = with_plain_factors(graph, heads, of_pairs(graph, heads))
+    graph = with_late_pairs(with_plain_rows(graph, heads), heads)
     return with_state_products(graph)
 
 

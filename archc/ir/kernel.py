@@ -41,11 +41,15 @@ POINTWISE = (ir.Elementwise, ir.Constant, ck.Chunks, ck.Tokens, ck.Expand)
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory that kernels pass a value in, laid out as its type says."""
+    """Memory that kernels pass a value in, laid out as its type says: `by_tokens` rows of chunks
+    stand where their tokens do, and those beyond the last one nowhere. `over`: the buffer in whose
+    place it stands, where that is as wide."""
 
     name: str
     type: Type
     width: str = WIDE
+    by_tokens: bool = False
+    over: str = ""
 
 
 @dataclass(frozen=True, eq=False)

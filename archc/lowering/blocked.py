@@ -154,8 +154,11 @@ def store_by_blocks(
     zeros = [v.k.full(0.0, *dims_of(place)).named(node.name or "total") for node, place in wanted]
     with v.k.loop(0, ceil_div(v.size(axis.size), length), *zeros) as turn, v.inner():
         with v.block_of(axis, turn.index * length, length):
-            terms = [each for each in _terms(v, blocked) if isinstance(each, Padded)]
-            _each(v, inside, place_of, write)
+            made = dict[Key, Made]()
+            for one in inside:  # what is summed is so as soon as it is made
+                _terms(v, blocked, made, one[1].id)
+                _each(v, [one], place_of, write)
+            terms = [each for each in _terms(v, blocked, made) if isinstance(each, Padded)]
         names = (total.value.type.names for total in turn.carried)
         added = zip(turn.carried, terms, names, strict=True)
         turn.next(*(v.k.apply("add", a, x.tile, dims_in=own) for a, x, own in added))
@@ -164,13 +167,26 @@ def store_by_blocks(
     return _each(v, last, place_of, write)
 
 
-def _terms(v: KernelValues, blocked: Blocked) -> list[Made]:
-    """What a block adds to each sum: first of what is in memory, which need not be held then."""
-    wanted, made = [*blocked.wanted.items()], dict[Key, Made]()
+def _terms(
+    v: KernelValues, blocked: Blocked, made: dict[Key, Made] | None = None, of: int | None = None
+) -> list[Made]:
+    """What a block adds to each sum: first of what is in memory, which need not be held then. Those
+    that are `made` are not made again; with a value, those of the products that it is made of and
+    of no others."""
+    wanted, made = [*blocked.wanted.items()], {} if made is None else made
     for key, (node, place) in sorted(wanted, key=lambda one: not _from_memory(v, one[1][0])):
+        if key in made or (of is not None and not _products(v, node.id) <= _products(v, of)):
+            continue
         x = v.rules[type(node.op)](v, node, place)
         made[key] = x.wide() if isinstance(x, Padded) else x
-    return [made[key] for key, _ in wanted]
+    return [made[key] for key, _ in wanted if key in made]
+
+
+def _products(v: KernelValues, id: int) -> frozenset[int]:
+    """The products of matrices that a value is made of here."""
+    graph = v.frame.graph
+    here = {n.id for n in v.here if isinstance(n.op, ir.Contract) and len(n.operands) == 2}
+    return frozenset(here & graph.ancestors(id))
 
 
 def _from_memory(v: KernelValues, node: Node) -> bool:

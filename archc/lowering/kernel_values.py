@@ -387,8 +387,8 @@ class KernelValues(Values):
                 return found
         if not self.is_loaded(node.id):
             return None
-        buffer = self.tensor(self.kernel.loads[node.id], node)
-        found = self.load(buffer, self.in_memory(node, place))
+        name = self.kernel.loads[node.id]
+        found = self.load(self.tensor(name, node), self.in_memory(node, place, name))
         if node.type.dtype == "int":
             return Padded(found.tile.to("i32"), found.zero)
         return found
@@ -422,6 +422,8 @@ class KernelValues(Values):
 
     def _kept(self, name: str, node: Node) -> list[Axis]:
         """The axes that a value has in memory."""
+        if self._is_by_tokens(name):
+            return [*self.memory.buffers[name].type.axes]
         flat = name in self.memory.flat and any(a.kind == "stream" for a in node.type.axes)
         return [axis for axis in node.type.axes if not (flat and axis.kind == "batch")]
 
@@ -451,10 +453,25 @@ class KernelValues(Values):
             for axis in node.type.axes
         }
         buffer = self.tensor(self.kernel.loads[node.id], node)
-        return self.load(buffer, self.in_memory(node, whole)).tile
+        return self.load(buffer, self.in_memory(node, whole, self.kernel.loads[node.id])).tile
 
-    def in_memory(self, node: Node, place: Place) -> dict[str, Index]:
-        """A place by the axes of a buffer: what has no stream has a row for each sequence."""
+    def _is_by_tokens(self, name: str) -> bool:
+        """Whether the rows of a buffer stand where their tokens do."""
+        return name in self.memory.buffers and self.memory.buffers[name].by_tokens
+
+    def _token_of(self, node: Node, place: Place) -> Index:
+        """The tokens of rows of this chunk."""
+        (row,) = (place[axis.name] for axis in node.type.axes if axis.size == ck.CHUNK)
+        token = self.title(self.first_token() + row.at, "t")
+        inside = self.before_end(token) if row.mask is None else self.before_end(token) & row.mask
+        return Index(token, False, self.inside(self.tokens, inside))
+
+    def in_memory(self, node: Node, place: Place, name: str = "") -> dict[str, Index]:
+        """A place by the axes of a buffer: what has no stream has a row for each sequence, and rows
+        of chunks may stand where their tokens do."""
+        if self._is_by_tokens(name):
+            place = {**place, self.tokens: self._token_of(node, place)}
+            return {axis_name(axis.name): place[axis.name] for axis in self._kept(name, node)}
         streams = any(axis.kind == "stream" for axis in node.type.axes)
         found = {}
         for axis in node.type.axes:

@@ -232,7 +232,8 @@ class _Kernel:
         """A tile to the buffer of a value, by one of the programs that have it."""
         v = self.v
         with v.if_there(name, node):
-            v.store(v.tensor(name, node), x, v.in_memory(node, place), self._one_of(node))
+            there = v.in_memory(node, place, name)
+            v.store(v.tensor(name, node), x, there, self._one_of(node))
 
     def _one_of(self, node: Node) -> list[Tile]:
         """Conditions that hold in one of the programs that have a value alike, so that it alone

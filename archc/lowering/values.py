@@ -360,8 +360,9 @@ class Values:
         self.order += [label for label in labels if label not in self.order]
 
     def joined(self, *values: Padded) -> tuple[str, ...]:
-        """The dims of several tiles together: as in the widest, else as they were first seen."""
-        widest = max(values, key=lambda value: len(value.labels))
+        """The dims of several tiles together: as in the widest, of which a product of matrices
+        stays as it is; else as they were first seen."""
+        widest = max(values, key=lambda x: (len(x.labels), x.product and not x.turned))
         found = {label for value in values for label in value.labels}
         return widest.labels if found <= {*widest.labels} else self.sorted(found)
 

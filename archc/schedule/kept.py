@@ -156,12 +156,14 @@ class Kept:
         """Whether kernels of one later level alone use scores of inputs: no other kernel then reads
         what they are made of, and that one reads some of it anyway."""
         used = self._used_at(node.id) if self._scores(node) else set[int]()
+        used -= {self.levels.of[node.id]} if self.levels.beside else set()
         return len(used) == 1 and self.levels.of[node.id] not in used
 
     def _scores(self, node: Node) -> bool:
         """Whether a value is a product of two inputs for each pair of rows of a head, masked or
-        decayed. Walks that make what follows on them have no registers left for decays; of what
-        leads to a quotient, programs with parts of a dim would each make them."""
+        decayed. Walks that make what follows on them have no registers left for decays, what solves
+        a system has; of what leads to a quotient, programs with parts of a dim would each make
+        them."""
         if isinstance(node.op, ir.Contract) and len(node.operands) == 2:
             rows = all(a.size == ck.CHUNK for a in own_dims(node.type.axes, self.heads))
             given = self.levels.recomputed.issuperset(node.operands)
@@ -169,7 +171,9 @@ class Kept:
             return rows and given and {*self.heads} <= {*node.type.names} and not divided
         operands = [self.graph[operand] for operand in node.operands]
         decayed = any(isinstance(n.op, ir.Elementwise) and n.op.fn == "exp" for n in operands)
-        pointwise = isinstance(node.op, ir.Elementwise) and not (decayed and self.levels.fused)
+        solved = (isinstance(self.graph[user].op, ck.Inverse) for user in self.graph.users(node.id))
+        walked = decayed and self.levels.fused and not any(solved)
+        pointwise = isinstance(node.op, ir.Elementwise) and not walked
         return pointwise and any(map(self._scores, operands))
 
     def _used_at(self, id: int) -> set[int]:

@@ -12,6 +12,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.schedule.axes import own_dims, reduction_dims, scans_numbers
+from archc.schedule.late_pairs import makes_late
 from archc.schedule.operands import PAIRED
 from archc.schedule.wide_scans import turned_dims
 
@@ -79,7 +80,8 @@ class Levels:
             self.of = self._levels()
         self.last = _next(max(self.of.values(), default=0) + 1, CHUNKS)
         self.sums = {node.id for node in graph if self._sums_of_inputs(node)}
-        self.late = self._wanted_late()
+        self.beside = makes_late(graph, heads) and not fused
+        self.late = self._wanted_late() | self._beside_states()
         self.of = self._levels() if self.sums or self.late else self.of
         self._delay_pairs()
         self._cut_long()
@@ -99,8 +101,9 @@ class Levels:
 
     def _cut_long(self) -> None:
         """Cut levels with so many products that a kernel would hold far more than registers do: of
-        products that follow on one another there, the later half is a level more."""
-        level = 0
+        products that follow on one another there, the later half is a level more. The last kernel
+        of a delta rule's gradient stays whole: it goes block by block."""
+        level = 0 if not self.beside else 1 + max(self.of.values())
         while level <= max(self.of.values(), default=0):
             depth = self._depth(level)
             products = [id for id in depth if self.multiplies(self.graph[id])]
@@ -149,6 +152,16 @@ class Levels:
         before = {*walks}.union(*(self.graph.ancestors(id) for id in walks))
         rest = made - before - {*self.ends, *self.fallback}
         return {id for id in rest if not isinstance(self.graph[id].op, ir.Result)}
+
+    def _beside_states(self) -> set[int]:
+        """The values before a walk that it does not need, where the last kernel makes them: it
+        reads the states that they are made of."""
+        if not self.beside:
+            return set()
+        walks = [n.id for n in self.graph if isinstance(n.op, ir.Recurrence)]
+        before = {*walks}.union(*(self.graph.ancestors(id) for id in walks))
+        rest = {n.id for n in self.graph if not isinstance(n.op, ir.Result)}
+        return rest - before - self.recomputed - {*self.ends, *self.fallback}
 
     def _crosses_programs(self, node: Node) -> bool:
         """Whether an op looks across what different programs have."""

@@ -29,6 +29,7 @@ from archc.ir.roles import OUTPUT, PREPARE, SCAN, SCORES, SOLVE, SYSTEM, held
 from archc.ir.value_names import is_saved, unsaved
 from archc.lowering.blocked import sums_by_blocks
 from archc.schedule.axes import counts_chunks, own_dims, reduction_dims, scans_numbers
+from archc.schedule.in_place import in_place
 from archc.schedule.kept import DIM, Kept
 from archc.schedule.levels import CHUNKS, PAIRS, Levels, is_renamed, kind_of, split_of
 from archc.schedule.plain_factors import one_sum, only_adds
@@ -56,7 +57,7 @@ def partition(
     anyway, if all that it does is to add to one."""
     fused = fused and (one_sum(graph, heads) or not any(map(is_saved, graph.outputs)))
     levels = Levels(graph, heads, fallback, fused)
-    return _Partition(graph, name, stream, heads, levels).kernels()
+    return in_place(_Partition(graph, name, stream, heads, levels).kernels())
 
 
 class _Partition:

@@ -23,10 +23,13 @@ from archc.schedule.quotients import exact_products
 from archc.schedule.row_scales import MUL, can_scale, enters, factors, moved, renames, scaled
 
 
-def with_plain_factors(graph: Graph, heads: Collection[str]) -> Graph:
-    """The graph with such products; itself if there are none."""
+def with_plain_factors(
+    graph: Graph, heads: Collection[str], also: Collection[int] = ()
+) -> Graph:
+    """The graph with such products, and those of `also` so; itself if there are none."""
     plain = _Plain(graph.copy(), heads)
-    for id in sorted(exact_products(graph) | _with_states(graph)):
+    wanted = exact_products(graph) | _with_states(graph)
+    for id in sorted(wanted.union(also)):
         plain.exact(id)
     for walk in graph:
         if isinstance(walk.op, ir.Recurrence) and only_adds(walk.op):

@@ -12,7 +12,12 @@ from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, SHORT, Value
 from archc.backends.expression import UNARY, Text
 from archc.backends.triton.dense import dense, laid_out
-from archc.backends.triton.kernel_program import KernelProgram, launch_kernel_program, warps_of
+from archc.backends.triton.kernel_program import (
+    KernelProgram,
+    constants_of,
+    launch_kernel_program,
+    warps_of,
+)
 from archc.backends.triton.launch import filled
 from archc.backends.triton.naming import pointer
 from archc.backends.triton.packed import read_by_chunks, why_alone
@@ -29,12 +34,21 @@ from archc.ir.graph import Graph, Node
 from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Buffer, loaded_by_walk
 from archc.ir.value_names import is_saved, primal, unsaved
 from archc.lowering.paired import DIMS, DIMS_OF_A_PART
+from archc.tile.language import AtMost
+from archc.tile.rereads import rereads
 
 TORCH = {"int": "torch.int32", "bool": "torch.bool"}
 
 
 VIEWS = (ir.Constant, ck.Expand, ck.Select)
 """Ops that PyTorch does without work worth a word."""
+
+
+def _fits(each: AtMost, known: Mapping[str, str]) -> str:
+    """A condition on sizes of a program, as text."""
+    sides = (sympy.Mul.make_args(side) for side in (each.size, each.most))
+    left, right = (" * ".join(known.get(str(one), str(one)) for one in side) for side in sides)
+    return f"{left} <= {right}"
 
 
 class KernelFunction(GraphFunction):
@@ -236,7 +250,7 @@ class KernelFunction(GraphFunction):
             if name in later:
                 continue
             if name in written:
-                self._buffer(self.buffers[name], written[name])
+                self._buffer(self.buffers[name], written[name], made)
             arguments[name] = self._dense(node.id)
         return arguments
 
@@ -345,8 +359,8 @@ class KernelFunction(GraphFunction):
         body.values[id] = value
         return value
 
-    def _buffer(self, buffer: Buffer, id: int) -> None:
-        """A line that makes room for a value."""
+    def _buffer(self, buffer: Buffer, id: int, made: KernelProgram) -> None:
+        """A line that makes room for a value that a kernel writes."""
         body = self.body
         if id in body.values:
             return
@@ -357,11 +371,28 @@ class KernelFunction(GraphFunction):
         new = "torch.empty"
         if self.packed and id in self.gaps:
             new = "(torch.empty if cu_seqlens is None else torch.zeros)"
-        body.writer.line(f"{name} = {new}({shape}, device={body.device}, dtype={kind})")
+        room = f"{new}({shape}, device={body.device}, dtype={kind})"
+        place = self._place(buffer, kind, made)
+        body.writer.line(f"{name} = {place} else {room}" if place else f"{name} = {room}")
         self.made.add(name)
         summed = buffer.width == NARROW and {*self.graph.users(id)} & {*self.plan.fallback}
         kinds = {"int": INT, "bool": BOOL, "real": SHORT if summed else DATA}
-        body.values[id] = Value(Text(name), buffer.type.names, kinds[buffer.type.dtype])
+        layout = (self.graph[id].type if buffer.by_tokens else buffer.type).names
+        body.values[id] = Value(Text(name), layout, kinds[buffer.type.dtype])
+
+    def _place(self, buffer: Buffer, kind: str, made: KernelProgram) -> str:
+        """What stands where a kernel writes a value, and if it may: "" where it does not."""
+        if not buffer.over:
+            return ""
+        buffers = {made.lowered.names.get(each.name): each for each in made.lowered.program.buffers}
+        needed = rereads(made.lowered.program, buffers[buffer.over], buffers[buffer.name])
+        if needed is None:
+            return ""
+        known = constants_of(self, made)
+        same = [] if kind == "data" else [f"{kind} == data"]
+        where = " and ".join([*same, *(_fits(each, known) for each in needed)])
+        (id,) = (id for id, name in made.kernel.loads.items() if name == buffer.over)
+        return f"{self.body.values[id].text} if {where or True}"
 
     def _dtype(self, buffer: Buffer) -> str:
         """A gradient is as wide as its value; what runs along tokens is as wide as they are."""

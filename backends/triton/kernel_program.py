@@ -94,7 +94,7 @@ def launch_kernel_program(
             tensors.append(_flags(function, made))
         else:
             tensors.append(launch.rows if name is None else launch.arguments[name])
-    sizes, constants = _sizes(function, made, launch), _constants(function, made)
+    sizes, constants = _sizes(function, made, launch), constants_of(function, made)
     known = mentioned(lowered.program)
     counts = [sizes[each.name]() for each in lowered.program.sizes if each.name in known]
     with _launched(function, made, launch.batch) as (programs, fixed, limit):
@@ -188,7 +188,7 @@ def _sizes(function: KernelFunction, made: KernelProgram, launch: Launch) -> dic
     }
 
 
-def _constants(function: KernelFunction, made: KernelProgram) -> dict[str, str]:
+def constants_of(function: KernelFunction, made: KernelProgram) -> dict[str, str]:
     """The constants that machine code is made for."""
     lowered, split = made.lowered, made.kernel.split
     wanted = {*lowered.program.constants}

@@ -17,6 +17,7 @@ from torch import Tensor
 import archc
 from archc.compile import SCHEDULE, for_kernels, lowered, with_epilogues, with_prologues
 from archc.dims import Axis
+from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import FEW, NEAR, Kernel, Kernels
@@ -192,6 +193,20 @@ def _launches(
     return [{"AGAIN": 0, "RUN": 1}, {"AGAIN": 1, "RUN": 2}]
 
 
+def in_memory(found: Planned, name: str, id: int) -> Tensor:
+    """A value as it is in its buffer: rows of chunks may stand where their tokens do."""
+    buffer = next((each for each in found.plan.buffers if each.name == name), None)
+    if buffer is None or not buffer.by_tokens:
+        return found.values[id]
+    axes, names = found.plan.graph[id].type.axes, buffer.type.names
+    (row,) = (place for place, axis in enumerate(axes) if axis.size == ck.CHUNK)
+    (chunk,) = (place for place, axis in enumerate(axes) if axis.kind == "stream")
+    rows = found.values[id].movedim((chunk, row), (0, 1)).flatten(0, 1)[: found.sizes["T#"]]
+    rest = [axis.name for place, axis in enumerate(axes) if place not in (row, chunk)]
+    order = [found.tokens.name, *rest]
+    return rows.permute([order.index(each) for each in names]).contiguous()
+
+
 def launch(
     found: Planned, kernel: Kernel, made: Lowered, operand: str = ""
 ) -> dict[str, tuple[Tensor, Tensor]]:
@@ -206,8 +221,9 @@ def launch(
     fixed = constants(found, kernel, made)
     stored = {*kernel.stores, *kernel.ends.values()}
     tensors: dict[str, Tensor] = {}
+    values = {t: in_memory(found, name, made.nodes[t]) for t, name in made.names.items()}
     for title, name in made.names.items():
-        value = found.values[made.nodes[title]]
+        value = values[title]
         if name in stored:
             kind = value.dtype if value.dtype == torch.bool else torch.float64
             tensors[title] = torch.zeros(value.shape, dtype=kind)
@@ -225,7 +241,7 @@ def launch(
     for again in _launches(made, tensors, {**sizes, **fixed}):
         run(made.program, tensors, sizes, fixed | again, exact=not operand)
     return {
-        name: (tensors[title], found.values[made.nodes[title]])
+        name: (tensors[title], values[title])
         for title, name in made.names.items()
         if name in stored
     }

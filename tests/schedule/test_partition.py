@@ -279,7 +279,7 @@ def test_what_a_walk_only_multiplies_is_narrow() -> None:
 
 def test_what_needs_no_earlier_kernel_is_in_the_first() -> None:
     """Also where walks make what follows on them, before which all else is done."""
-    found = without_saved("gated_delta")
+    found = without_saved("gated_delta_product")
     first, solve, _ = found.kernels
     assert SUMMED not in {each.width for each in found.buffers}  # no sums of gates were asked for
     before = {*first.stores.values()}

@@ -67,7 +67,7 @@ def test_parts_of_results_round_no_result_further(spec: str) -> None:
 
 def test_what_a_walk_back_leaves_is_narrow_and_gradients_of_gates_are_not() -> None:
     assert widths_of("gated_delta")["d.U0.0"] == NARROW
-    assert widths_of("gated_delta")["spansgradient"] == WIDE
+    assert widths_of("gated_delta_product")["spansgradient"] == WIDE
     kda = widths_of("kda")
     assert kda["d.U0.0"] == NARROW
     assert {width for name, width in kda.items() if "sums" in name} == {WIDE}
