@@ -7,8 +7,8 @@ which stands below the first one, make that of a block of twice the rows:
     (    [B D])      [Y B X  Y]     with X = (I - A)^-1, Y = (I - D)^-1
 
 Blocks of two rows need no product. Blocks of up to 16 rows are taken out of the diagonal, or read
-from memory by themselves, and are small products, all of them at once; longer ones are products of the whole matrix, in which all
-blocks but those are 0.
+from memory by themselves, and are small products, all of them at once; longer ones are products of
+the whole matrix, in which all blocks but those are 0.
 
 source: blocked inversion: Golub and Van Loan, Matrix Computations, sec. 3.1.
 """
