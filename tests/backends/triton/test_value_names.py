@@ -3,6 +3,8 @@
 import re
 
 import pytest
+from archc.backends.embedding import names_read
+from archc.backends.triton.printer import to_triton
 
 import archc
 from archc.compile import elaborated, programs_of, text_of
@@ -50,3 +52,18 @@ def test_an_index_along_a_dim_that_no_spec_names() -> None:
     k.store(y, c, value=turn.results[0])
     blocks = [block for each in statements(k.done().body) for block in each.blocks]
     assert all(value.name.isidentifier() for block in blocks for value in block.arguments)
+
+
+def test_what_another_end_of_a_turn_reads_keeps_its_name() -> None:
+    """The end of a turn took the name of the next turn's beginning, and the formula beside it read
+    what had none."""
+    k = Composer("ends", "rows, each of them the last one's double and the sum of all.")
+    (N,) = k.lengths("N")
+    x, y, c = k.buffer("x", c=N), k.buffer("y", c=N), k.iota("c", N)
+    rows = k.load(x, c)
+    with k.loop(0, 3, rows.sum("c").named("h"), rows, index="n") as turn:
+        last, kept = turn.carried
+        new = (last * 2.0 + kept.sum("c")).named("new")
+        turn.next(new, k.where(c.equals(turn.index), new, kept))
+    k.store(y, c, value=turn.results[1])
+    assert not {name for name in names_read(to_triton(k.done())) if name.startswith("new")}
