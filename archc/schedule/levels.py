@@ -95,9 +95,11 @@ class Levels:
             sums = node.operands[-1]
             last[sums] = max(last.get(sums, 0), self.of[node.id])
         self.least = {n.id: last[n.operands[-1]] for n in self.graph if reads_sums(n)}
-        later = self._levels()
+        walk, later = self.walk, self._levels()
         if max(later.values(), default=0) == max(self.of.values(), default=0):
             self.of = later
+        else:
+            self.walk = walk
 
     def _cut_long(self) -> None:
         """Cut levels with so many products that a kernel would hold far more than registers do: of
@@ -225,6 +227,7 @@ class Levels:
 
     def _levels(self) -> dict[int, int]:
         found: dict[int, int] = {}
+        self.walk = {}
         for node in self._order():
             before = max((found[o] for o in node.operands), default=0)
             before = max(before, self.least.get(node.id, 0))
