@@ -267,8 +267,9 @@ def _made_from_others(graph: Graph, flow: set[str]) -> set[int]:
 
 
 def _positions(node: Node) -> bool:
-    """Whether a node counts the tokens of a sequence."""
-    return isinstance(node.op, ir.Position) and node.op.axis.kind == "stream"
+    """Whether a node counts the tokens of a sequence that does not get longer with these."""
+    stream = isinstance(node.op, ir.Position) and node.op.axis.kind == "stream"
+    return stream and not _grows(node.op.axis)
 
 
 def _along(node: Node, flow: set[str]) -> bool:
