@@ -321,13 +321,15 @@ def check_packed(spec: str, unit: int) -> None:
 
 
 def check_gates(spec: str, chunk: int, K: int = 6, V: int = 20) -> None:
-    """A recurrence `spec_memory(q, k, v, log gate, S)` that forgets almost all, and all."""
+    """A recurrence `spec_memory(q, k, v, log gate, S)` that forgets almost all, and all, in whole
+    chunks and one that is cut."""
     _, module = file_of(spec, in_kernels)
-    q, k, g = (torch.randn(2, 70, 3, K, dtype=torch.float64) for _ in range(3))
+    B, T, H = 2, chunk + 22, 2
+    q, k, g = (torch.randn(B, T, H, K, dtype=torch.float64) for _ in range(3))
     g = torch.where(g > 1, -1000.0, -g.abs())
     g = torch.where(torch.rand(g.shape) < 0.1, -torch.inf, g)
-    v = torch.randn(2, 70, 3, V, dtype=torch.float64)
-    state = torch.randn(2, 3, K, V, dtype=torch.float64)
+    v = torch.randn(B, T, H, V, dtype=torch.float64)
+    state = torch.randn(B, H, K, V, dtype=torch.float64)
     given = {"q": q, "k": k, "v": v, "g": g, "S": state}
 
     def memory(*x: Tensor) -> Any:
