@@ -27,9 +27,13 @@ from archc.schedule.row_scales import MUL, WHERE, can_scale, enters, factors, sc
 ADD, EXP = ir.Elementwise("add"), ir.Elementwise("exp")
 
 
+MOST = 16
+"""Products that such a kernel makes at most: one with 21 spilled 2 kB of a thread."""
+
+
 def makes_late(graph: Graph, heads: Collection[str]) -> bool:
     """Whether a graph is the gradient of a delta rule that decays by one number a head at most, a
-    row a token: such kernels have registers left for what queries learn."""
+    row a token, in few products: such kernels have registers left for what queries learn."""
     walks = [node for node in graph if isinstance(node.op, ir.Recurrence)]
     if len(walks) != 1 or only_adds(walks[0].op) or not walks[0].op.reverse:
         return False
@@ -38,7 +42,7 @@ def makes_late(graph: Graph, heads: Collection[str]) -> bool:
     wide = (n for n in graph if isinstance(n.op, ck.Sums | ck.Rest))
     states = [own_dims(state.axes, heads) for state in walks[0].op.states]
     return (
-        rows == {ck.CHUNK} and [len(dims) for dims in states] == [2]
+        len(_after_walks(graph)) <= MOST and rows == {ck.CHUNK} and [len(dims) for dims in states] == [2]
         and not any(isinstance(node.op, PAIRED) for node in graph)
         and all(len(own_dims(node.type.axes, heads)) == 1 for node in wide)
     )  # fmt: skip
@@ -60,8 +64,11 @@ def with_late_pairs(graph: Graph, heads: Collection[str]) -> Graph:
 
 def of_pairs(graph: Graph, heads: Collection[str]) -> set[int]:
     """The products of such a graph that its walk does not need: without scales they are fewer."""
-    if not makes_late(graph, heads):
-        return set()
+    return _after_walks(graph) if makes_late(graph, heads) else set()
+
+
+def _after_walks(graph: Graph) -> set[int]:
+    """The products that no walk needs."""
     walks = [node.id for node in graph if isinstance(node.op, ir.Recurrence)]
     before = frozenset[int]().union(*(graph.ancestors(walk) for walk in walks))
     return {
