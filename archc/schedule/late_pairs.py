@@ -42,7 +42,8 @@ def makes_late(graph: Graph, heads: Collection[str]) -> bool:
     wide = (n for n in graph if isinstance(n.op, ck.Sums | ck.Rest))
     states = [own_dims(state.axes, heads) for state in walks[0].op.states]
     return (
-        len(_after_walks(graph)) <= MOST and rows == {ck.CHUNK} and [len(dims) for dims in states] == [2]
+        len(_after_walks(graph)) <= MOST
+        and rows == {ck.CHUNK} and [len(dims) for dims in states] == [2]
         and not any(isinstance(node.op, PAIRED) for node in graph)
         and all(len(own_dims(node.type.axes, heads)) == 1 for node in wide)
     )  # fmt: skip
