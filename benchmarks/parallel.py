@@ -257,7 +257,7 @@ def main() -> None:
             except RuntimeError as reason:  # told by each, as torchrun shows the first alone
                 print(f"rank {rank}, {name}: {type(reason).__name__}: {reason}", flush=True)
                 raise
-            if rank == 0:
+            if rank == 0 and found:  # nothing is timed with `--quick`
                 print({k: v for k, v in found.items() if k not in ("one", "all")}, flush=True)
                 kept.add(found)
     dist.destroy_process_group()
