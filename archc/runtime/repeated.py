@@ -36,8 +36,9 @@ def likeness(given: tuple, learns: bool = False) -> tuple[tuple | None, list]:
         if kind in PLAIN:
             if x.get_device() != here or (learns and x.requires_grad):
                 return None, []
-            addresses.append(x.data_ptr())
-            key += x.shape, x.stride(), x.dtype, addresses[-1] % 16
+            at = x.data_ptr()
+            addresses.append(at)
+            key += x.shape, x.stride(), x.dtype, at % 16
         elif kind in NUMBERS:
             addresses.append(None)
             key += kind, x.hex() if kind is float else x  # -0.0 is no 0.0
