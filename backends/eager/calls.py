@@ -56,21 +56,20 @@ def _borders(scope: Scope) -> list[str]:
 
 
 def _with_state(scope: Scope, node: Node, left: str, field: str, arguments: list[str]) -> None:
-    """The lines that call a layer which remembers. One that takes new packed sequences alone begins
-    anew, and leaves no states that nobody asks for: it would cut out what each keeps."""
+    """The lines that call a layer which remembers. It leaves no state that nobody asks for: it
+    would copy what it keeps. One that takes new packed sequences alone begins anew."""
     target, writer = "self." + reach(node.op.path), scope.writer
     state = scope.kept[field] = scope.names.fresh(f"{field}_state")
-    line = f"{left}, {state} = {target}("
-    continued = [*arguments, f"state=state.{field}", "return_state=True"]
-    if not _new_alone(scope, node):
-        writer.call(line, continued, ")")
+    alone = f" if {scope.cu_seqlens} is None else None" * _new_alone(scope, node)
+    given = [*arguments, f"state=state.{field}{alone}"]
+    if not scope.wanted:
+        writer.call(f"{left}, {state} = {target}(", [*given, "return_state=True"], ")")
         return
-    with writer.block(f"if {scope.cu_seqlens} is not None and not return_state:"):
-        writer.call(f"{left} = {target}(", arguments, ")")
-        writer.line(f"{state} = None")
+    with writer.block(f"if {scope.wanted}:"):
+        writer.call(f"{left}, {state} = {target}(", [*given, "return_state=True"], ")")
     with writer.block("else:"):
-        past = f"state=state.{field} if {scope.cu_seqlens} is None else None"
-        writer.call(line, [*arguments, past, "return_state=True"], ")")
+        writer.call(f"{left} = {target}(", given, ")")
+        writer.line(f"{state} = None")
 
 
 def _new_alone(scope: Scope, node: Node) -> bool:
@@ -144,12 +143,11 @@ def _stack_with_states(
     with writer.block(
         f"for layer, past in zip(self.{reach(chain.path)}, state.{field}, strict=True):"
     ):
-        past = "past"
-        if any(_new_alone(scope, scope.graph[call]) for call in chain.calls):
-            with writer.block(f"if {scope.cu_seqlens} is not None and not return_state:"):
-                writer.call(f"{left} = layer(", arguments, ")")
+        alone = any(_new_alone(scope, scope.graph[call]) for call in chain.calls)
+        given = [*arguments, "state=past" + f" if {scope.cu_seqlens} is None else None" * alone]
+        if scope.wanted:
+            with writer.block(f"if not {scope.wanted}:"):
+                writer.call(f"{left} = layer(", given, ")")
                 writer.line("continue")
-            past = f"past if {scope.cu_seqlens} is None else None"
-        more = [f"state={past}", "return_state=True"]
-        writer.call(f"{left}, past = layer(", [*arguments, *more], ")")
+        writer.call(f"{left}, past = layer(", [*given, "return_state=True"], ")")
         writer.line(f"{kept}.append(past)")

@@ -74,7 +74,7 @@ class Forward:
         """The scope of the forward: inputs by name, lengths from their shapes."""
         scope = self.parts.scope(self._like(), self.parts.sizes)
         scope.memory, scope.training = self.memory, self.training
-        scope.wanted = self.wanted
+        scope.wanted = "" if self.parts.file.slots else self.wanted
         scope.cu_seqlens = "cu_seqlens" if self._at_once() else ""
         known = set(self.names.values())
         spoken = {identifier(node.name) for node in self.layer.graph if node.name}

@@ -99,8 +99,10 @@ class Copies(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("learns", [True, False])
-def test_tokens_read_are_kept_only_where_a_state_is_asked_for(learns: bool) -> None:
-    layer = archc.load("attention").module(d=8, H=2, K=4, dtype=torch.float64)
+@pytest.mark.parametrize("name", ["attention", "transformer"])
+def test_tokens_read_are_kept_only_where_a_state_is_asked_for(name: str, learns: bool) -> None:
+    more: dict[str, Any] = {"f": 6} if name == "transformer" else {}
+    layer = archc.load(name).module(d=8, H=2, K=4, dtype=torch.float64, **more)
     x = torch.randn(2, 6, 8, dtype=torch.float64)
     with torch.set_grad_enabled(learns):
         with Copies() as copied:
@@ -109,5 +111,5 @@ def test_tokens_read_are_kept_only_where_a_state_is_asked_for(learns: bool) -> N
         with Copies() as copied:
             alone = layer(x)
         assert not copied.seen and torch.equal(alone, y)
-        more = layer(torch.cat([x, x], 1))
-        assert torch.allclose(layer(x, state=state), more[:, 6:])
+        twice = layer(torch.cat([x, x], 1))
+        assert torch.allclose(layer(x, state=state), twice[:, 6:])
