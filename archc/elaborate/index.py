@@ -290,12 +290,13 @@ def gather(scope: Scope, node: tree.Index, base: Tensor) -> Tensor:
     at = ops.tensor(scope, value, node.items[0].span)
     axes = scope.visible(base)
     if at.type.dtype != "int" or not axes:
+        helps = made_whole(scope, node.items[0]) if at.type.dtype != "int" else []
         raise scope.error(
             "E0310",
             f"`{node.span.text}` is not an index",
             node.items[0].span,
             "not an integer per token" if axes else "nothing to choose from",
-            helps=[*made_whole(scope, node.items[0]), *_indices(node, axes)],
+            helps=[*helps, *_indices(node, axes)],
         )
     if isinstance(value, sympy.Expr) and value.is_number:
         _check_entry(scope, node, axes[0], value)

@@ -12,6 +12,12 @@ from archc.elaborate.scope import Scope
 from archc.ir.typing import is_whole
 from archc.syntax import tree
 
+COUNTED = (
+    "`a // b` of whole numbers is one, and so is a count: `sum[n](where(index[n] < z, 1, 0))` is a"
+    " real z rounded up, from 0 to n"
+)
+"""The help on whole numbers where a real one is given; `floor` leaves it real."""
+
 ROUNDS = 3
 """How often one condition may be used after another."""
 
@@ -26,7 +32,8 @@ def whole(scope: Scope, value: sympy.Expr) -> sympy.Expr:
 
 
 def made_whole(scope: Scope, node: tree.Expr) -> list[str]:
-    """How a quotient of sizes in an expression becomes whole: by what is required."""
+    """How an expression becomes whole: a quotient of sizes by what is required, a real number by
+    counting."""
     for part in walk(node):
         if isinstance(part, tree.Binary) and part.op == "/":
             value = scope.evaluate(part)
@@ -34,7 +41,7 @@ def made_whole(scope: Scope, node: tree.Expr) -> list[str]:
                 above, below = part.left.span.text, part.right.span.text
                 rule = f"`require {above} % {below} == 0`"
                 return [f"`{part.span.text}` is whole where the layer says so: {rule}"]
-    return []
+    return [COUNTED]
 
 
 def _facts(conditions: Iterable[sympy.Basic]) -> Iterator[tuple[Any, Any]]:

@@ -47,6 +47,8 @@ CASES = {
     "an entry from the end": (["output y = x[-1]"], "E0310", "-1", "`take[d](..., d - 1)`"),
     "an entry that is not": (["param v[3]", "output y = v[3]"], "E0310", "3", None),
     "a real index": (["output y = q[x]"], "E0310", "x", "`input x in H`"),
+    "a real index rounded": (
+        ["output y = q[floor(sum[d](x))]"], "E0310", "floor(sum[d](x))", "`sum[n](where(index[n]"),
     "an index of an output": (
         ["recurrence s[d]:", "    s[t] = s[t-1] + x", "output s[t]"], "E0202", "t", "`[t]` out",
     ),
