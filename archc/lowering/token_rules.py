@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sympy
 
@@ -72,9 +72,10 @@ def _steps_around(v: TokenProgram, node: Node) -> sympy.Expr | None:
 def _from_zero(size: sympy.Expr) -> bool:
     """Whether a size is known to be 0 or more: what is rounded down is no larger before."""
     floors = size.atoms(sympy.floor)
-    if all(size.coeff(each).is_negative for each in floors):
-        size = size.xreplace({each: each.args[0] for each in floors})
-    return bool(size.is_nonnegative)
+    made: Any = size
+    if all(made.coeff(each).is_negative for each in floors):
+        made = made.xreplace({each: each.args[0] for each in floors})
+    return bool(made.is_nonnegative)
 
 
 def _around(v: TokenProgram, node: Node, place: Place, steps: sympy.Expr) -> Made:
