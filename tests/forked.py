@@ -18,6 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.util import cache_from_source
 from pathlib import Path
 
 from tests.mutation import Mutant, mutated
@@ -138,7 +139,7 @@ def in_place(copy: Path, mutant: Mutant | None) -> Iterator[None]:
     text = path.read_text("utf-8") if mutant else ""
 
     def write(text: str) -> None:
-        for cached in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+        for cached in Path(cache_from_source(path)).parent.glob(f"{path.stem}.*"):
             cached.unlink()
         path.write_text(text, encoding="utf-8")
 
