@@ -29,11 +29,14 @@ class Asserting(printer.Printer):
     """Says after each tile what its type is, so that Triton refuses a text that makes another."""
 
     def let(self, statement: Statement, text: str) -> Iterator[str]:
-        """`value = text`, and its dtype and its shape, if it is written anywhere."""
+        """`value = text`, and its dtype and its shape, if it is written anywhere. Of a part of a
+        formula not where a line after it makes its places, those of a block with their mask."""
         lines = [*super().let(statement, text)]
         yield from lines
         (result,), name = statement.results, self.bound(statement.results[0])
-        if result.type.dims and (lines or result in self.within):
+        late = {place for each in self.beside for place in each.results}
+        part = result in self.within and late.isdisjoint(statement.operands)
+        if result.type.dims and (lines or part):
             yield f"tl.static_assert({name}.dtype == {dtype_text(result.type.dtype)})"
             for place, dim in enumerate(result.type.dims):
                 yield f"tl.static_assert({name}.shape[{place}] == {size_text(dim.length)})"
