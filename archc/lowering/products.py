@@ -46,6 +46,8 @@ def contract(v: Values, node: Node, place: Place) -> Made:
         made = _in_turn(v, node, found)
         if pointwise or not isinstance(made, Refusal) or not made.moved:
             return made
+    if _count(found) > 3 and not v.has_few:
+        return v.refused(node, "a sum of products with four dims, too many for a program")
     tiles = []
     for operand, own in zip(node.operands, found.owns, strict=True):
         x = v.stored(operand, own)
@@ -88,6 +90,11 @@ def _is_wide(found: Summed) -> bool:
     first, second = ({i.label for i in own.values() if i.label} for own in found.owns)
     matrices = len(found.axes) == 1 and len(first) == len(second) == 2 and len(first | second) == 3
     return bool(found.axes) and len(first | second) > 2 and not matrices
+
+
+def _count(found: Summed) -> int:
+    """The number of dims of a tile of all products."""
+    return len({index.label for own in found.owns for index in own.values() if index.label})
 
 
 def is_pointwise(v: Values, id: int) -> bool:

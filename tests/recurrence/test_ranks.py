@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 import archc
-from archc.compile import before_chunks, in_chunks
+from archc.compile import before_chunks, in_chunks, programs_of
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.recurrence.affine.form import MATRIX
 from archc.recurrence.affine.normalize import normal_forms
 from archc.recurrence.chunk.loops import loops
+from archc.tile.language import statements
 from tests.recurrence.recurrences import used
 from tests.recurrence.test_random import check_graphs, check_module, check_op, parsed
 from tests.test_law import near, random_inputs
@@ -198,3 +199,10 @@ def test_of_many_keys_a_token_is_a_matrix() -> None:
     every = drawn("a decay", 5, 40)
     found = module(**{name: every[name] for name in "qkvab"})
     assert torch.allclose(found, by_hand("a decay", every), 1e-9, 1e-9)
+
+
+def test_no_program_holds_the_products_of_a_read_at_every_key() -> None:
+    """Rows, keys, and a dim of each side: of 64 each they are more than Triton lets a tile have."""
+    made = programs_of(parsed(spec("read at every key")).layer)
+    every = [s for program in made.values() for s in statements(program.body)]
+    assert max(len(value.type.dims) for s in every for value in s.results) == 3

@@ -80,7 +80,9 @@ def _ranked(
     key = _key(recurrence, state, found.steps, raw.corrections, reads)
     if key is None:
         return None
-    opened = with_rank(table, state, raw, key, _inner(recurrence, state))
+    exprs = [each for read in reads for each in (read.covector, read.scale)]
+    read_along = {name for expr in exprs for name in table.names(expr)}
+    opened = with_rank(table, state, raw, key, _inner(recurrence, state), read_along)
     return None if opened is None else ((opened[0],), opened[1])
 
 

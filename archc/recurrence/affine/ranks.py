@@ -25,12 +25,18 @@ class _NoRank(Exception):
 
 
 def with_rank(
-    table: Table, state: ir.State, raw: Raw, key: Collection[str], inner: Collection[str]
+    table: Table,
+    state: ir.State,
+    raw: Raw,
+    key: Collection[str],
+    inner: Collection[str],
+    taken: Collection[str],
 ) -> tuple[Raw, Axis] | None:
     """A micro-step whose sums of key sides times others are opened along one axis, and that axis;
     None where there are no such sums, or not along one axis. `inner` are the axes of the state that
-    are no copies of it."""
-    opening = _Opening(table, state, key, inner)
+    are no copies of it; the axis is called as none of the state's and of those `taken`: a value
+    that is read at each of a token's keys has one of its own for them."""
+    opening = _Opening(table, state, key, inner, taken)
     try:
         corrections = tuple(opening.correction(each) for each in raw.corrections)
         terms = sympy.Add.make_args(raw.written) if raw.written != 0 else ()
@@ -46,11 +52,16 @@ class _Opening:
     """The sums of one micro-step, opened along one axis."""
 
     def __init__(
-        self, table: Table, state: ir.State, key: Collection[str], inner: Collection[str]
+        self,
+        table: Table,
+        state: ir.State,
+        key: Collection[str],
+        inner: Collection[str],
+        taken: Collection[str],
     ) -> None:
         self.table, self.key = table, frozenset(key)
         self.other = frozenset(inner) - self.key
-        self.taken = {axis.name for axis in state.axes}
+        self.taken = {*(axis.name for axis in state.axes), *taken}
         self.rank: Axis | None = None
 
     def correction(self, each: StateSum) -> StateSum:
