@@ -46,7 +46,7 @@ def contract(v: Values, node: Node, place: Place) -> Made:
         made = _in_turn(v, node, found)
         if pointwise or not isinstance(made, Refusal) or not made.moved:
             return made
-    if _count(found) > 3 and not v.has_few:
+    if found.axes and _count(found) > 3 and not v.has_few:
         return v.refused(node, "a sum of products with four dims, too many for a program")
     tiles = []
     for operand, own in zip(node.operands, found.owns, strict=True):

@@ -121,7 +121,8 @@ def some_at_a_time(scope: Scope, function: AttendFunction, left: str) -> bool:
     own = op.source == op.reader.name
     readers = [n for n, v in values.items() if roles[n] == "reader" and op.reader.name in v.layout]
     read = [n for n, v in values.items() if own and roles[n] == "read" and op.source in v.layout]
-    if not _of_some(scope, function, lists, (*readers, *read)) or (lists and "pos" not in asked):
+    several = readers and _of_some(scope, function, lists, (*readers, *read))
+    if not several or (lists and "pos" not in asked):
         return False
     inner = Names(given)
     along = {n: inner.fresh(function.arguments[n]) for n in (*readers, *read)}

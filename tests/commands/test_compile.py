@@ -74,7 +74,7 @@ def test_verify_holds_every_form_against_the_meaning():
 def test_verify_finds_a_wrong_number(monkeypatch: pytest.MonkeyPatch):
     """The code computes a relu where the spec has a silu; what is derived of `S` is still right."""
     right = forms.emit
-    monkeypatch.setattr(forms, "emit", lambda plan: right(plan).replace("F.silu", "F.relu"))
+    monkeypatch.setattr(forms, "emit", lambda *told: right(*told).replace("F.silu", "F.relu"))
     done = run("verify", "gla")
     assert done.exit_code == 3
     assert done.stdout.count("WRONG") >= 4
