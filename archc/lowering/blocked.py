@@ -152,7 +152,8 @@ def store_by_blocks(
     v.forget(after)
     wanted = [*blocked.wanted.values()]
     zeros = [v.k.full(0.0, *dims_of(place)).named(node.name or "total") for node, place in wanted]
-    with v.k.loop(0, ceil_div(v.size(axis.size), length), *zeros) as turn, v.inner():
+    turns = ceil_div(v.size(axis.size), length)
+    with v.k.loop(0, turns, *zeros, ahead=1) as turn, v.inner():  # each loads for itself
         with v.block_of(axis, turn.index * length, length):
             made = dict[Key, Made]()
             for one in inside:  # what is summed is so as soon as it is made

@@ -167,7 +167,7 @@ def _is_narrow(value: ast.expr, narrow: Collection[str]) -> bool:
 def _factors_and_more(kernel: ast.FunctionDef) -> Iterator[str]:
     """Tiles that are loaded in a loop, factors of products there, and anything else as well."""
     for loop in ast.walk(kernel):
-        if not isinstance(loop, ast.For | ast.While):
+        if not isinstance(loop, ast.For | ast.While) or _loads_for_itself(loop):
             continue
         lines = [each for each in ast.walk(loop) if isinstance(each, ast.Assign)]
         loaded = {
@@ -182,6 +182,13 @@ def _factors_and_more(kernel: ast.FunctionDef) -> Iterator[str]:
         for name in sorted(loaded):
             if 0 < factors.count(name) < names.count(name):
                 yield name
+
+
+def _loads_for_itself(loop: ast.For | ast.While) -> bool:
+    """Whether a loop says that no turn of it loads for another."""
+    turns = loop.iter if isinstance(loop, ast.For) else None
+    given = turns.keywords if isinstance(turns, ast.Call) else []
+    return any(each.arg == "num_stages" and ast.unparse(each.value) == "1" for each in given)
 
 
 def _factor(value: ast.expr) -> str:
