@@ -92,7 +92,7 @@ class _Kernel:
             return refused
         v, made = self.v, alike(self.v.k.done())
         steps = any(n.op.steps for n in self.kernel.graph if isinstance(n.op, ck.Chunks))
-        program = swept(early(made, self.kernel.walk is not None, crowded=steps))
+        program = swept(early(made, self.kernel.walk is not None, several=steps))
         program = replace(program, buffers=tuple(sorted(program.buffers, key=v.is_table)))
         names = {buffer.name: name for name, buffer in v.tensors.items()}
         nodes = {buffer.name: v.nodes[name] for name, buffer in v.tensors.items()}

@@ -12,8 +12,8 @@ bits that lie apart, as one number a head of every token does, and a turn would 
 
 In a loop that does not say how far ahead it loads, a compiler copies the factors of products alone
 ahead. All vectors and numbers of a turn are loaded at its start then: where they stand between
-products, the turn would wait for each of them. Not where the walk is crowded, as with several rows
-a token: what is held from the start on is spilled.
+products, the turn would wait for each of them. Not with several rows a token, whose walk has no
+registers left: what is held from the start on is spilled.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from dataclasses import dataclass, replace
 from archc.tile import language as lang
 
 
-def early(program: lang.Program, walks: bool = False, crowded: bool = False) -> lang.Program:
+def early(program: lang.Program, walks: bool = False, several: bool = False) -> lang.Program:
     """The program whose loops that load ahead do so of vectors that lie apart in memory as well;
-    and all loops outside others, if it `walks`, which load other vectors first if not `crowded`."""
+    and all loops outside others, if it `walks`, which load other vectors first where a token has
+    one row, and not `several`."""
     names = _Names(program)
     body = _block(program.body, names)
     if walks:
         made = [
             part for each in body.statements
-            for part in (_Loop(each, names, not crowded).rewritten() if _is_plain(each) else [each])
+            for part in (_Loop(each, names, not several).rewritten() if _is_plain(each) else [each])
         ]  # fmt: skip
         body = lang.Block(body.arguments, made, body.yields)
     return replace(program, body=body)

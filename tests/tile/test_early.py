@@ -99,8 +99,8 @@ def test_vectors_of_a_plain_walk_are_loaded_before_its_rows(tokens: int, backwar
     assert not verify(made)
     assert loads_in_loops(plain(backward)) == [1, 2, 1] == loads_in_loops(early(plain(backward)))
     assert loads_in_loops(made) == [1, 1, 2]
-    crowded = early(plain(backward), walks=True, crowded=True)
-    assert loads_in_loops(crowded) == [1, 2, 1] and crowded != plain(backward)
+    several = early(plain(backward), walks=True, several=True)
+    assert loads_in_loops(several) == [1, 2, 1] and several != plain(backward)
     x, s = torch.randn(tokens, 5, dtype=torch.float64), torch.randn(tokens, dtype=torch.float64)
     w = torch.randn(tokens, HEADS, dtype=torch.float64)
     tensors = {"x": x, "w": w, "s": s, "y": torch.full((5,), torch.nan, dtype=torch.float64)}
