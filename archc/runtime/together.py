@@ -75,20 +75,26 @@ def code_that_fits(
                 other[programs, 1, 1]
                 made = other if other.n_spills < made.n_spills else made
         if made.metadata.shared <= room or stages == 1:
-            halved = options.get("num_warps") == 8 and "CHUNK" in fixed and "STAGES" not in fixed
-            given = [*given, *counts]
-            return _of_half(kernel, programs, given, known, made, options) if halved else made
+            if options.get("num_warps") == 8 and "CHUNK" in fixed and "STAGES" not in fixed:
+                every = [*given, *counts]
+                return _of_half(kernel, programs, every, known, made, options, room)
+            return made
         options = {**options, "num_stages": stages - 1}
 
 
-def _of_half(kernel: Any, programs: int, given: list, known: dict, made: Any, options: dict) -> Any:
-    """The machine code of a kernel by 4 warps, where with 8 it has registers to spare, and spills
-    little with 4; else as it is made. Twice as many programs run at once."""
+def _of_half(
+    kernel: Any, programs: int, given: list, known: dict, made: Any, options: dict, room: int
+) -> Any:
+    """The machine code of a kernel by 4 warps, where with 8 it has registers to spare, and with 4
+    spills little and has room in shared memory; else as it is made. Twice as many programs run at
+    once."""
     made[programs, 1, 1]  # it is loaded, which tells what it has
     if made.n_regs > EASE:
         return made
     options = {**options, "num_warps": 4}
     other = kernel.warmup(*given, grid=(programs,), **known, **options)
+    if other.metadata.shared > room:
+        return made
     other[programs, 1, 1]
     return other if other.n_spills <= LOST else made
 

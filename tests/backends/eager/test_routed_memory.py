@@ -94,6 +94,15 @@ def test_packed_sequences_each_have_their_own_memories(monkeypatch: pytest.Monke
     assert not any(decided[1:])
 
 
+def in_eights(module: nn.Module, x: Tensor) -> tuple[Tensor, Any]:
+    """The output of eight tokens at a time, too few to be routed, and the state after them."""
+    state, parts = module.initial_state(len(x)), []
+    for each in x.split(8, 1):
+        made, state = module(each, state=state, return_state=True)
+        parts.append(made)
+    return torch.cat(parts, 1), state
+
+
 READ_LATER = """
 layer M(K, V):
     input k[K], v[V], a
@@ -120,12 +129,9 @@ def test_a_product_with_matrices_reads_what_was_remembered(lowest: str) -> None:
     spec = archc.parse(READ_LATER.format(lowest=lowest))
     module = spec.module(d=3, N=3, K=2, V=2, dtype=torch.float64)
     x = drawn(1, 200, 3)
-    state, parts = module.initial_state(1), []
-    for at in range(0, 200, 8):  # too few to be routed
-        made, state = module(x[:, at : at + 8], state=state, return_state=True)
-        parts.append(made)
+    made, state = in_eights(module, x)
     y, after = module(x, return_state=True)
-    agree([y, after.S], [torch.cat(parts, 1), state.S])
+    agree([y, after.S], [made, state.S])
 
 
 UNLIKE = """
@@ -162,11 +168,7 @@ def test_a_memory_that_depends_on_other_tokens_sees_them_all(
     assert any("packed sequence" in line for line in told) is alone
     module = spec.module(d=3, N=3, H=2, K=2, dtype=torch.float64)
     x = drawn(1, 200, 3)
-    state, parts = module.initial_state(1), []
-    for at in range(0, 200, 8):  # too few to be routed
-        made, state = module(x[:, at : at + 8], state=state, return_state=True)
-        parts.append(made)
-    agree([module(x)], [torch.cat(parts, 1)])
+    agree([module(x)], [in_eights(module, x)[0]])
 
 
 def test_when_they_pay_on_a_gpu() -> None:

@@ -244,18 +244,19 @@ def test_masks_are_kept_where_fewer_numbers_are_spilled_with_them(
 
 
 @pytest.mark.parametrize(
-    ("fixed", "registers", "spilled", "warps"),
-    [({"CHUNK": 64}, 202, 108, 4), ({"CHUNK": 64}, 202, 300, 8), ({"CHUNK": 64}, 232, 0, 8),
-     ({"CHUNK": 64, "STAGES": 3}, 92, 0, 8), ({}, 92, 0, 8)],
+    ("fixed", "registers", "spilled", "shared", "warps"),
+    [({"CHUNK": 64}, 202, 108, 0, 4), ({"CHUNK": 64}, 202, 300, 0, 8),
+     ({"CHUNK": 64}, 232, 0, 0, 8), ({"CHUNK": 64}, 202, 108, 1 << 30, 8),
+     ({"CHUNK": 64, "STAGES": 3}, 92, 0, 0, 8), ({}, 92, 0, 0, 8)],
 )  # fmt: skip
 def test_half_the_warps_where_there_are_registers_to_spare(
-    driver: Driver, fixed: dict[str, int], registers: int, spilled: int, warps: int
+    driver: Driver, fixed: dict[str, int], registers: int, spilled: int, shared: int, warps: int
 ) -> None:
-    """Of kernels of a chunk that do not walk."""
+    """Of kernels of a chunk that do not walk; `shared`: the bytes on chip of the fewer warps."""
 
     def warmup(*given: Any, num_warps: int, **named: Any) -> Any:
         made = MagicMock(n_regs=registers, n_spills=spilled, warps=num_warps)
-        made.metadata.shared = 0
+        made.metadata.shared = shared if num_warps == 4 else 0
         return made
 
     options = {"num_stages": 1, "num_warps": 8}
