@@ -391,6 +391,8 @@ class Scope:
             helps = [*(habits.of_dim(item.id) or did_you_mean(item.id, known))]
             if self.index(item.id) is not None:
                 helps = [f"leave `[{item.id}]` out: it is an index, and no dim"]
+            elif item.id in self.context.streams:
+                helps = [f"it is a sequence: read it token by token in `attend all {item.id}:`"]
             raise self.missing(
                 "E0202",
                 item.id,

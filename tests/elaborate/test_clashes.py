@@ -105,6 +105,12 @@ def test_what_stands_behind_several_inputs(inputs: str, code: list[str]) -> None
     assert codes(text) == code
 
 
+def test_a_sequence_is_no_dim() -> None:
+    text = "layer L(d):\n    input x[d]\n    input c[d] along m\n    output y = x + sum[m](c)\n"
+    assert codes(text) == ["E0202"]
+    assert "it is a sequence: read it token by token in `attend all m:`" in refusal(text)
+
+
 def test_a_reader_that_is_of_another_sequence() -> None:
     text = (
         "layer L(d):\n    input x[d]\n    input c[d] along m\n    w = 2 * c\n    attend all m:\n"
