@@ -24,6 +24,7 @@ from archc.ir.count import operations_of
 from archc.ir.graph import Node
 from archc.ir.kernel import Kernel, Kernels
 from archc.ir.sizes import evaluate
+from archc.lowering.solve import BLOCK
 from archc.schedule.axes import reduction_dims
 from archc.schedule.devices import LAUNCH, Device
 from archc.schedule.levels import is_renamed
@@ -192,8 +193,9 @@ def _waits(kernel: Kernel) -> bool:
 
 
 def _crossings(program: Program) -> int:
-    """How often a program sums across its threads, other than in products: once for each level of
-    an inverse, twice for each turn of a solve."""
+    """How often a program waits for a sum across its threads: of a tile, once for each level of an
+    inverse whose products are of whole tiles and once for its largest entry, twice for each turn of
+    a solve."""
     found = 0
     for step in program.steps.values():
         op = step.node.op
@@ -202,7 +204,7 @@ def _crossings(program: Program) -> int:
         if isinstance(op, ck.Conjugate):
             found += 2 * int(evaluate(op.inner_runs(step.node), program.setting.sizes))
         elif isinstance(op, ck.Inverse):
-            found += _levels(program.length(step.node.type.axis(op.row)))
+            found += 1 + _levels(program.length(step.node.type.axis(op.row)))
         elif not (isinstance(op, ir.Contract) and is_renamed(op)):
             found += bool(reduction_dims(step.graph, step.node))
     return found
@@ -290,14 +292,16 @@ def _is_paired(step: Step, gates: Key) -> bool:
 
 
 def _levels(rows: int) -> int:
-    """How often rows are halved."""
-    return max(1, (rows - 1).bit_length())
+    """How often an inverse puts blocks together by products of whole tiles."""
+    return rows // (2 * BLOCK)
 
 
 def _inverse(program: Program, step: Step) -> tuple[float, float, float]:
-    """Two products for each level."""
+    """Two products for each level: of blocks of up to 16 rows alone, then of whole tiles."""
     rows = program.length(step.node.type.axis(step.node.op.row))
-    return 4.0 * _levels(rows) * rows**3, float(_levels(rows) * rows * rows), 0.0
+    levels, small = _levels(rows), BLOCK.bit_length() - 2
+    products = 4.0 * rows * (levels * rows**2 + small * BLOCK**2)
+    return products, float((levels + 1) * rows * rows), 0.0
 
 
 def _conjugate(program: Program, step: Step) -> tuple[float, float, float]:

@@ -15,6 +15,8 @@ from archc.schedule.devices import DEVICES, REFERENCE
 from archc.schedule.gate_sums import with_sums
 from archc.schedule.partition import partition
 from archc.schedule.program import Program, Setting, widths
+from archc.tile.resources import Launch
+from tests.lowering.test_systems import program as inverse
 
 SIZES = {"batch": 2, "T#": 8192, "chunk": 64, "H": 32, "K": 128, "V": 128, "d": 4096}
 
@@ -63,6 +65,17 @@ def test_products_of_matrices_are_the_formulas() -> None:
     heads, chunks = 2 * 32, 8192 // 64
     one = 2 * 64 * 128 * 128
     assert costs(kernels)[walk.name].work.products == heads * chunks * 2 * one
+
+
+@pytest.mark.parametrize("rows", [16, 32, 64])
+def test_products_of_an_inverse_are_those_of_its_tile_program(rows: int) -> None:
+    kernels = cut("kda")
+    setting = Setting(SIZES | {"chunk": rows}, "bfloat16", widths(kernels, "bfloat16"))
+    found = {each.name: each for each in total(kernels, setting, REFERENCE).kernels}
+    solve = found["memory_solve_tril"]
+    one = Launch(inverse(), {"R": rows, "SOLVE": "f32"}).work().products
+    applied = 2 * (2 * rows * rows * 128)  # to rows of keys, and to rows of values
+    assert solve.work.products == solve.programs * (one + applied)
 
 
 @pytest.mark.parametrize("spec", ["kda", "mamba", "mesa"])
