@@ -27,14 +27,15 @@ class Scores:
     """A sum over heads: `fold` has the formula and what enters, its `node` the sum. Its weights are
     what is summed, those of a softmax too. `over` is the axis of heads that is summed over, all of
     it, or `share` heads at a time, of which each is a place of `groups`; empty where each head has
-    a number of its own. `masked`: what the bounds
-    of the fold rule out is -inf; its node is that then."""
+    a number of its own. `masked`: what the bounds of the fold rule out is -inf; its node is that
+    then. `summed`: they are factors of sums, for which they are in the dtype of the data."""
 
     fold: WeightedSum
     over: str
     groups: str | None = None
     share: sympy.Expr = sympy.S.One
     masked: bool = False
+    summed: bool = False
 
 
 def scores_of(attend: ir.Attend) -> Scores | None:
@@ -45,7 +46,11 @@ def scores_of(attend: ir.Attend) -> Scores | None:
         if {"batch", attend.reader.name, attend.read.name} <= {*node.type.names}:
             found = _of_groups(attend, node) or _of_all(attend, node) or found
     found = found or _of_each(attend)
-    return None if found is None else _masked(attend, found)
+    if found is None:
+        return None
+    found, body = _masked(attend, found), attend.body
+    after = (body[id].op for id in body.descendants(found.fold.node))
+    return replace(found, summed=not all(isinstance(x, ir.Elementwise | ir.Top) for x in after))
 
 
 def _of_each(attend: ir.Attend) -> Scores | None:

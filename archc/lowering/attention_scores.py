@@ -14,6 +14,7 @@ import sympy
 from archc.attention.scores import Scores
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.dims import Axis
+from archc.ir import layer as ir
 from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens, clean
 from archc.lowering.attention_forward import forward
 from archc.lowering.formula import Known, tile
@@ -38,7 +39,8 @@ class _Scores(Sweep):
             if scores.groups not in self.N:
                 self.N[scores.groups] = self.k.sizes(f"N_{clean(scores.groups)}")[0]
             others[f"n_{clean(scores.groups)}"] = self.N[scores.groups]
-        self.o = self.k.memory("o", {"b": self.B, **others, "t": self.T, "s": self.S})
+        dtype = self.IO if scores.summed else "f32"
+        self.o = self.k.memory("o", {"b": self.B, **others, "t": self.T, "s": self.S}, dtype)
 
     def equations(self, fold: WeightedSum) -> list[str]:
         """The formulas of the docstring."""
@@ -120,13 +122,31 @@ class _Scores(Sweep):
 
     def turns(self) -> Tile:
         """How many heads are summed: none where no pair of the block is read."""
-        k = self.k
+        k, count = self.k, self.k.lift(self.count, "i32")
         if not self.scores.masked:
-            return k.lift(self.count, "i32")
+            there = self.by_places()
+            return count if there is None else k.where(there, count, 0)
         low, _, _, high = self._range(self.fold.bounds)
         first = self.seen_first
         some = ((first < high) & (first + self.BLOCK[READ] > low)).named("some")
-        return k.where(some, k.lift(self.count, "i32"), 0)
+        return k.where(some, count, 0)
+
+    def by_places(self) -> Tile | None:
+        """Whether a pair of the block has a number that is not 0 by its place; None where places
+        alone say of no pair that it is 0."""
+        k, graph = self.k, self.fold.pairs
+        score = graph[graph.outputs["score"]]
+        if score.op != ir.Elementwise("where") or self.lse is not None:
+            return None
+        mask, _, rest = score.operands
+        ops = [graph[id].op for id in (mask, *graph.ancestors(mask))]
+        heads = [head.name for head in self.fold.heads]
+        told = any(isinstance(op, ir.Position) and op.axis.name in heads for op in ops)
+        if told or ir.Constant(sympy.S.Zero) != graph[rest].op or any(map(_is_input, ops)):
+            return None
+        seen = self.formula(graph, {}, self.seen).value(mask).over(self.rows, self.columns)
+        each = k.where(seen, k.lift(1, "i32"), 0).max(self.columns.name)
+        return (each.max(self.rows.name) > 0).named("some", "pair that is not 0 by its place")
 
     def whole(self, total: Tile) -> Tile:
         """The sum, -inf where a pair is not read."""
@@ -135,6 +155,10 @@ class _Scores(Sweep):
         nothing = self.formula(self.fold.pairs, {}, None)
         seen = self.visible(self.seen, nothing, True)
         return total if seen is None else self.k.where(seen, total, NEVER)
+
+
+def _is_input(op: ir.Op) -> bool:
+    return isinstance(op, ir.Input)
 
 
 def _instead(lines: list[str], made: str) -> list[str]:

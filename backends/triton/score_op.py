@@ -196,7 +196,6 @@ def _scored(scope: Scope, node: Node, op: ScoreOp) -> Value:
     others += [op.scores.groups] if op.scores.groups is not None else []
     layout = scope.node_layout(node)
     have = ["batch", *others, fold.reader.name, fold.read.name]
-    after = (scope.graph[id].op for id in scope.graph.descendants(node.id))
-    if not all(isinstance(each, ir.Elementwise | ir.Top) for each in after):
+    if op.scores.summed:
         text = call(f"{text.at(ATOM)}.to", scope.dtype)
     return Value(permuted(text, have, layout), layout, DATA)
