@@ -66,6 +66,8 @@ class _Names:
         self.becomes: dict[lang.Value, list[lang.Value]] = defaultdict(list)
         self.sources: dict[lang.Value, list[lang.Value]] = defaultdict(list)
         self.hidden, self.starts = set[lang.Value](), set[lang.Value]()
+        self.ends: dict[lang.Value, list[lang.Value]] = defaultdict(list)
+        self.given = set[lang.Value]()
         for each in lang.statements(body):
             self._note(each)
         self.wanted: dict[lang.Value, str] = {}
@@ -84,19 +86,35 @@ class _Names:
             inner = block.arguments[len(block.arguments) - count :] or s.results
             given = s.operands[len(s.operands) - count :] if block.arguments else inner
             ends = block.yields[len(block.yields) - count :]
+            if not block.arguments:
+                here = {value for each in block.statements for value in each.results}
+                self.given |= here.intersection(ends)
             for chain in zip(given, ends, inner, s.results, strict=True):
                 for value in chain[:3]:
                     self.becomes[value] += [each for each in chain[2:] if each is not value]
                 self.sources[chain[2]] += chain[:2]
+                self.ends[chain[3]].append(chain[1])
                 if block.arguments:
+                    self.ends[chain[2]].append(chain[1])
                     self.hidden |= {chain[3], chain[2]}
                     self.starts.add(chain[0])
 
     def rank(self, value: lang.Value) -> int:
-        """How likely it is that no line makes a value: that of a loop goes by what enters it."""
+        """How likely it is that no line makes a value: that of a loop goes by what enters it, or by
+        what a branch gives that gives it alone."""
+        if self._is_given(value):
+            return 2
         if value in self.hidden:
             return 0 if any(len(self.users[each]) > 1 for each in self.sources[value][:1]) else 2
         return 0 if len(self.users[value]) > 1 or value in self.starts else 1
+
+    def _is_given(self, value: lang.Value) -> bool:
+        """Whether a loop carries a value, or begins with it alone, and a branch gives the last."""
+        if value not in self.hidden and (value not in self.starts or len(self.users[value]) > 1):
+            return False
+        goes_on = value in self.starts or self.sources[value]  # or else it is what a loop ends with
+        last = self.becomes[value][-1] if goes_on else value
+        return last in self.given and not self.users[last]
 
     def call(self, value: lang.Value) -> None:
         """Give a value a name that no other has."""
@@ -127,15 +145,17 @@ class _Names:
         if value.hint:
             return value.hint
         if made is None:  # what a loop carries, or a branch gives
-            hints = (each.hint or each.title for each in self.sources[value] if each is not value)
-            return next(filter(None, hints), "") or self._into(value) or "carried"
+            made_of = [v for each in self.sources[value] for v in (each, *self.ends[each])]
+            hints = (each.hint or each.title for each in made_of if each is not value)
+            known = next(filter(None, hints), "") or self._into(value)
+            return known or ("acc" if self._is_sum(value) else "carried")
         op = made.op
         if isinstance(op, SAME):
             return self._joined([*made.operands]) or hint(op)
         if isinstance(op, lang.Cast):  # by `call`, after what it is a cast of
             return self._joined([*made.operands]) or hint(op)
         if isinstance(op, lang.Full):
-            return "zeros" if op.number == 0 else hint(op)
+            return self._of_start(value) or ("zeros" if op.number == 0 else hint(op))
         if isinstance(op, lang.Reduce):
             return self._of_sum(made)
         if isinstance(op, lang.Scan) and op.function:
@@ -143,6 +163,23 @@ class _Names:
         if isinstance(op, lang.Dot):
             return self._joined([*made.operands[:2]]) or self._into(value, "product") or hint(op)
         return self._of_function(value, made) if isinstance(op, lang.Apply) else hint(op)
+
+    def _of_start(self, value: lang.Value) -> str:
+        """The name of what a loop carries that begins with a value, which nothing else reads."""
+        if value not in self.starts or len(self.users[value]) > 1:
+            return ""
+        carried, *_ = self.becomes[value]
+        return carried.title or self.word(carried)
+
+    def _is_sum(self, value: lang.Value) -> bool:
+        """Whether turns of a loop add to what it carries, or a way of a branch gives such a sum."""
+        for end in self.ends[value]:
+            op = self.made[end].op if end in self.made else None
+            if value in self.hidden and (isinstance(op, lang.Dot) or op == lang.Apply("add")):
+                return True
+            if value not in self.hidden and end in self.hidden and self._is_sum(end):
+                return True
+        return False
 
     def _of_function(self, value: lang.Value, made: lang.Statement) -> str:
         """The name of the value of an elementwise function."""

@@ -9,7 +9,7 @@ Addresses are a scalar part in 64 bits and a part for each tile index in 32.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -195,12 +195,27 @@ class Printer(Names):
                 yield from self._way(second, statement.results, depth + 1)
 
     def _way(self, block: lang.Block, results: Sequence[lang.Value], depth: int) -> Iterator[str]:
-        """The lines of one way of a branch: what it makes to give alone has the result's name."""
-        made = {value for statement in block.statements for value in statement.results}
+        """The lines of one way of a branch: what it makes to give alone has the result's name, and
+        so has what a loop carries on the way to it."""
+        made = {value: s for s in block.statements for value in s.results}
         for result, value in zip(results, block.yields, strict=True):
             if value in made and self.uses[value] == 1:
                 self.texts.setdefault(value, self.name(result))
+                if isinstance(made[value].op, lang.For):
+                    self._call_carried(made, value, self.name(result))
         yield from self._body(block, results, depth)
+
+    def _call_carried(
+        self, made: Mapping[lang.Value, lang.Statement], value: lang.Value, name: str
+    ) -> None:
+        """Give a name to what a loop carries that ends with a value, and to what it begins with if
+        the loop alone reads that and it has a line beside it."""
+        loop = made[value]
+        place = loop.results.index(value)
+        start = loop.operands[place - len(loop.results)]
+        self.texts[loop.blocks[0].arguments[place - len(loop.results)]] = name
+        if start in made and self.uses[start] == 1 and start.type.dims:
+            self.texts.setdefault(start, name)
 
     def _body(self, block: lang.Block, targets: Sequence[lang.Value], depth: int) -> Iterator[str]:
         """The lines of a block, and then what it yields by other names."""
@@ -224,6 +239,8 @@ class Printer(Names):
         for value, inner in zip(given, inside, strict=True):
             by_loop = value in self.made and isinstance(self.made[value].op, lang.For | lang.While)
             shown = value in self.within or (value in self.texts and not by_loop)
+            if self.name(inner) == self.name(value):
+                continue
             if self.uses[value] == 1 and not shown and self._is_beside(value, loop):
                 self.texts[inner] = self.name(value)
             else:

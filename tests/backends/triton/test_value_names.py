@@ -67,3 +67,20 @@ def test_what_another_end_of_a_turn_reads_keeps_its_name() -> None:
         turn.next(new, k.where(c.equals(turn.index), new, kept))
     k.store(y, c, value=turn.results[1])
     assert not {name for name in names_read(to_triton(k.done())) if name.startswith("new")}
+
+
+def test_a_sum_has_one_name_in_both_ways_of_a_branch() -> None:
+    """It was called by the zeros that it begins with, until the branch gave it its own."""
+    k = Composer("either", "y = x, or 3 x.")
+    N, once = k.lengths("N", "ONCE")
+    x, y, c = k.buffer("x", c=N), k.buffer("y", c=N), k.iota("c", N)
+    row = k.load(x, c)
+    with k.branch(k.lift(once, "i32").equals(1)) as one:
+        one.give(row * 2.0)
+    with k.otherwise(one) as other:
+        with k.loop(0, 3, k.full(0.0, c.dims[0]), index="n") as turn:
+            turn.next(turn.carried[0] + row)
+        other.give(turn.results[0])
+    k.store(y, c, value=k.apply("exp", one.results[0]))
+    text = to_triton(k.done())
+    assert "zeros" not in text and text.count(" y = ") == 3, text
