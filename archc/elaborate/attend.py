@@ -42,8 +42,7 @@ def attend(
     )
     attend.allowed = _mask(inner, node, variable, axis)
     assigned, inner = define(inner, node.body)
-    for name in [name for name in assigned if name in exported]:
-        _export(inner, node, variable, name)
+    choices = _exports(inner, node, variable, [n for n in assigned if n in exported])
     implicit.check_alone(inner, node, frame.graph.outputs)
     window, causal = _reach(inner, node, variable, source)
     frame.graph.prune()
@@ -53,15 +52,35 @@ def attend(
     op = ir.Attend(TIME, axis, source, captures, frame.graph, attend.path, window, causal)
     made = ops.node(scope, op, *(outer for _, _, outer in entries), span=node.span)
     if source == "t" and variable not in scope.context.streams:
-        one = sympy.Integer(1)
-        scope.context.streams[variable] = (axis, BlockStream("t", one, one))
-    results = {
-        name: ops.node(scope, ir.Result(name), made, span=node.span) for name in frame.graph.outputs
-    }
+        scope.context.streams[variable] = (axis, BlockStream("t", sympy.S.One, sympy.S.One))
+    results = dict[str, Tensor]()
+    for name in frame.graph.outputs:
+        results[name] = ops.node(scope, ir.Result(name), made, span=node.span)
+        if name in choices:
+            results[name] = ops.node(scope, choices[name], results[name], span=node.span)
     for name in attend.unknowns:
         if name in exported:
             results[name] = implicit.solved(scope, name, results, axis, node.span)
     return results
+
+
+def _exports(
+    inner: Scope, node: tree.Attend, variable: str, names: Collection[str]
+) -> dict[str, ir.Top]:
+    """The choices among the tokens read that are results: a block gives their scores, and they are
+    made behind it, as where a spec writes them there. Other names become results as they are."""
+    assert inner.attend is not None
+    for name in names:
+        _export(inner, node, variable, name)
+    graph, made = inner.frame.graph, dict[str, ir.Top]()
+    for name, output in graph.outputs.items():
+        seen = graph[output]
+        if isinstance(seen.op, ir.Elementwise) and seen.op.fn == "and":
+            chosen = graph[seen.operands[1]]
+            if isinstance(chosen.op, ir.Top) and chosen.op.axis == inner.attend.read.name:
+                made[name] = chosen.op
+                graph.outputs[name] = chosen.operands[0]
+    return made
 
 
 def _export(inner: Scope, node: tree.Attend, variable: str, name: str) -> None:

@@ -366,6 +366,8 @@ def top(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) 
     axis = (streams or scope.visible(score))[-1:]
     if not axis:
         raise scope.error("E0301", "`top` of a scalar", node.span, "nothing to choose from")
+    if scope.attend is not None and axis[0].name == scope.attend.read.name:
+        score = matrix.masked(scope, score, -sympy.oo, node.span)
     return ops.node(scope, ir.Top(axis[0].name, count), score, span=node.span)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sympy
 
 from archc.dims import T_SEEN, TIME, Axis, stream
-from archc.elaborate import expr, ops
+from archc.elaborate import expr, matrix, ops
 from archc.elaborate.scope import Along, BlockStream, Scope
 from archc.elaborate.values import Tensor
 from archc.ir import layer as ir
@@ -57,6 +57,9 @@ def on_blocks(scope: Scope, node: tree.OnBlocks) -> Tensor:
     info = scope.context.streams.get(small.name, (None, None))[1] if small else None
     if small is None or info is None:
         raise scope.error("E0314", "`on blocks` is for a score of each block", node.value.span)
+    attend = scope.attend
+    if attend is not None and attend.read == small and value.node not in attend.softmaxed:
+        value = matrix.masked(scope, value, -sympy.oo, node.span)
     size = _count(scope, node.size)
     count = sympy.ceiling(T_SEEN / size)
     large = stream(f"{small.name}_{node.size.span.text}", count)

@@ -20,6 +20,8 @@ BODY = """    blocks b of size every stride:
         o = softmax(x[t].T @ x[s]) @ v[s]
     output o
 """
+INSIDE = BODY.replace("    chosen =", "        chosen =")
+"""The choice as a line of the block, which sees what may not be read as well."""
 
 
 def values(seed: int) -> Tensor:
@@ -74,18 +76,22 @@ def in_large_blocks(
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("stride", [2, 4])
-@pytest.mark.parametrize("score", ["g", "p"])
-def test_of_blocks_that_overlap_and_that_do_not(score: str, stride: int) -> None:
+@pytest.mark.parametrize(
+    ("stride", "score", "body"),
+    [(2, "g", BODY), (2, "g", INSIDE), (4, "p", BODY), (4, "p", INSIDE), (4, "g", BODY)],
+)
+def test_of_blocks_that_overlap_and_that_do_not(score: str, stride: int, body: str) -> None:
     x, v = values(0), values(1)
     wanted = [in_small_blocks(*pair, 2, 4, stride, score == "p") for pair in zip(x, v, strict=True)]
     sizes = {"d": D, "n": 2, "size": 4, "stride": stride, "pick": 4}
-    agree(HEAD + BODY.format(score=score), {"x": x, "v": v}, torch.stack(wanted), **sizes)
+    agree(HEAD + body.format(score=score), {"x": x, "v": v}, torch.stack(wanted), **sizes)
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("score", ["g", "p", "2 * g"])
-def test_of_larger_blocks_by_scores_and_by_weights(score: str, stride: int) -> None:
+@pytest.mark.parametrize(
+    ("stride", "score", "body"),
+    [(1, "g", BODY), (1, "g", INSIDE), (2, "p", BODY), (2, "p", INSIDE), (2, "2 * g", BODY)],
+)
+def test_of_larger_blocks_by_scores_and_by_weights(score: str, stride: int, body: str) -> None:
     """A score of a block that is not complete is -inf: it adds nothing, and is no reason to leave
     a large block out."""
     x, v = values(0), values(1)
@@ -93,5 +99,23 @@ def test_of_larger_blocks_by_scores_and_by_weights(score: str, stride: int) -> N
         in_large_blocks(*pair, 2, 2, stride, 4, score == "p") for pair in zip(x, v, strict=True)
     ]
     sizes = {"d": D, "n": 2, "size": 2, "stride": stride, "pick": 4}
-    text = HEAD + BODY.format(score=f"{score} on blocks of pick")
+    text = HEAD + body.format(score=f"{score} on blocks of pick")
     agree(text, {"x": x, "v": v}, torch.stack(wanted), **sizes)
+
+
+@pytest.mark.parametrize("window", [T, 4])
+def test_of_tokens_inside_the_block_that_scores_or_reads_them(window: int) -> None:
+    """Of the tokens that may be read alone: a later one is never among the best."""
+    x, v = values(0), values(1)
+    places = torch.arange(T)
+    ahead = places > places[:, None]
+    scores = (x @ x.mT).masked_fill(ahead | (places <= places[:, None] - window), -torch.inf)
+    kept = torch.zeros_like(scores).scatter(-1, scores.topk(2).indices, 1) == 1
+    wanted = scores.masked_fill(~kept, -torch.inf).softmax(-1) @ v
+    reads, score = "t - w < s <= t:", "        z = x[t].T @ x[s]\n"
+    indexed = f"    index {reads}\n{score}        chosen = top(n, z)\n"
+    chosen = f"    attend {reads[:-1]} in chosen:\n        o = softmax(x[t].T @ x[s]) @ v[s]\n"
+    at_once = f"    attend {reads}\n{score}        o = softmax(where(top(n, z), z, -inf)) @ v[s]\n"
+    head = "layer L(d, n, w):\n    input x[d], v[d]\n"
+    for body in (indexed + chosen, at_once):
+        agree(head + body + "    output o\n", {"x": x, "v": v}, wanted, d=D, n=2, w=window)
