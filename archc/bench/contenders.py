@@ -172,21 +172,25 @@ def shapes_of(peers: str) -> Mapping[str, tuple[int, int, int, int]]:
 
 
 def own(function: Callable[..., Any], module: Any, job: Job) -> Peer:
-    """A generated function: it returns its outputs and one state."""
+    """A generated function, given the sizes that no input has: it returns its outputs and one
+    state."""
+    takes = signature(function).parameters.values()
+    asked = [each.name for each in takes if each.kind is each.KEYWORD_ONLY]
+    sizes = {name: job.sizes[name] for name in asked if name in job.sizes}
     state = next((kind for name, kind in vars(module).items() if name.endswith("State")), None)
 
     def split(made: tuple[Any, ...]) -> Made:
         *outputs, after = made
         outputs = outputs[0] if isinstance(outputs[0], tuple) else outputs
-        return tuple(outputs), tuple(after)
+        return tuple(outputs), tuple(getattr(after, identifier(name)) for name in job.states)
 
     def sequence(inputs: Inputs, final: bool, borders: Tensor | None = None) -> Made:
         more = {} if borders is None else {"cu_seqlens": borders}
-        return split(function(**entering(inputs), **more))
+        return split(function(**entering(inputs), **sizes, **more))
 
     def step(inputs: Inputs, states: Sequence[Tensor]) -> Made:
         assert state is not None
-        return split(function(**entering(inputs), state=state(*states)))
+        return split(function(**entering(inputs), **sizes, state=state(*states)))
 
     return Peer(sequence, (_on_pools(module, job) or step) if job.states else None)
 

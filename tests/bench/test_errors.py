@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +32,20 @@ SPEC = """layer Two(d, H = 2, K = 4):
     output z[H, K] = r
 """
 """Nothing of the first output depends on g."""
+
+
+JOINED = """layer Joined(H, N, M = N / 2):
+    require 2 * M == N
+    input u[H, M], v[H, M]
+    recurrence a[M] over H:
+        a[t] = a[t-1] + u
+        r    = a[t]
+    k = join[M, M as N](r, v)
+    recurrence S[N, M] over H:
+        S[t] = 0.5 * S[t-1] + k[t-1] @ v.T
+        o    = S[t].T @ k
+    output o
+"""
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +80,18 @@ def test_the_eager_form_is_right(job: Job, oracle: Oracle) -> None:
     assert {*steps} == {*values}
     for found in (values, slopes, steps):
         assert all(error < oracle.limit(name) for name, error in found.items()), found
+
+
+def test_sizes_of_no_input_and_tokens_kept_beside_states(tmp_path: Path) -> None:
+    """A memory whose width is the sum of two inputs', and which keeps the token before."""
+    (tmp_path / "joined.arch").write_text(JOINED)
+    asked = Request(("forward",), (), (3,), None, "cpu", "float64", 1.0, {})
+    job = subject(str(tmp_path / "joined.arch"), (2, 5, 2, 4), asked, tmp_path / "job")
+    oracle = Oracle(job)
+    oracle.sequence()
+    found = oracle.errors(contender("eager", job), "forward")
+    assert {*found} == {"o", "a", "S"}
+    assert all(error < oracle.limit(name) for name, error in found.items()), found
 
 
 @pytest.mark.parametrize("place", [0, 1])
