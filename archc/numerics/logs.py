@@ -21,6 +21,9 @@ from archc.numerics.propagation import intervals
 
 Known = Mapping[int, Interval]
 
+SMALLEST = sympy.Rational(1, 2**126)
+"""Least normal number of float32: what a gate is that rounding has brought to 0 or below."""
+
 
 @dataclass(frozen=True)
 class NoLog:
@@ -150,19 +153,18 @@ def _sigmoid(logs: _Logs, node: Node) -> Found:
 
 
 def _complement(logs: _Logs, node: Node) -> Found:
-    """log(1 - sigmoid(x)) -> logsigmoid(-x), and for other x with a logarithm from 0 to 1
-    log(1 - x) -> logsigmoid(log(1 - x) - log(x)), which keeps the digits of a small x."""
+    """log(1 - sigmoid(x)) -> logsigmoid(-x), and for other x from 0 to 1
+    with a logarithm log(1 - x) -> logsigmoid(log(1 - x) - log(x)), which keeps the digits of a
+    small x. Where rounding makes x 1, the slope through that logarithm is 0."""
     one, other = (logs.graph[operand] for operand in node.operands)
     inside = logs.interval(other.id)
-    if one.op != ir.Constant(sympy.Integer(1)) or not inside.within(Interval(0, 1, True, True)):
+    if one.op != ir.Constant(sympy.Integer(1)) or not inside.within(Interval(0, 1, False, True)):
         return None
     if other.op == ir.Elementwise("sigmoid"):
         return logs.fn("logsigmoid", logs.fn("neg", other.operands[0]))
-    log = logs.log(other.id)
-    if isinstance(log, NoLog):
-        return None
-    odds = logs.fn("sub", logs.fn("log", node.id), log)
-    return logs.fn("logsigmoid", odds)
+    own = node.id if inside.high < 1 else logs.fn("max", node.id, logs.number(SMALLEST))
+    own, log = logs.fn("log", own), logs.log(other.id)
+    return own if isinstance(log, NoLog) else logs.fn("logsigmoid", logs.fn("sub", own, log))
 
 
 def _together(fn: str) -> Callable[[_Logs, Node], Found]:

@@ -117,11 +117,13 @@ def noise(walk: _Walk, node: Node, like: Interval) -> Interval:
 
 
 def elementwise(walk: _Walk, node: Node, *operands: Interval) -> Interval:
-    """By function; sums also by their structure, and x * x is not negative."""
+    """By function; sums and shares also by their structure, and x * x is not negative."""
     fn, structure = node.op.fn, walk.structure
     if fn == "mul" and len({structure.same[operand] for operand in node.operands}) == 1:
         return square(operands[0])
     found = FUNCTIONS[fn].range(*operands)
+    if fn in ("mul", "div"):
+        return structure.as_share(node.id, found, walk.known)
     return structure.tightened(node.id, found, walk.known) if fn in ("add", "sub", "neg") else found
 
 

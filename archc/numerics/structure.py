@@ -100,6 +100,63 @@ class Structure:
                 found = both(found, limit)
         return found
 
+    def as_share(self, id: int, plain: Interval, known: Mapping[int, Interval]) -> Interval:
+        """The interval of a product, which is a share if one factor is 1 / (x + y) or its root and
+        the others are x, or that root of x: at most 1, below it if y is positive. x may be one
+        element of a sum over dims."""
+        factors = self._factors(id)
+        below = [atom for atom, power in factors.items() if power < 0]
+        if len(below) != 1:
+            return plain
+        whole, power = below[0], -factors.pop(below[0])
+        wanted = {atom: own / power for atom, own in factors.items()}
+        if not self._nonnegative(wanted, known):
+            return plain
+        low = 0 if self._nonnegative(factors, known) else -1
+        for atom, factor in self.forms[whole].items():
+            rest = _total(combined((self.forms[whole], 1), ({atom: Fraction(1)}, -1)), known)
+            if factor < 1 or atom == NUMBER or not rest.nonnegative:
+                continue
+            if self._terms(atom, known) == wanted:
+                return both(plain, Interval(low, 1, low < 0 and rest.positive, rest.positive))
+        return plain
+
+    def _nonnegative(self, factors: Form, known: Mapping[int, Interval]) -> bool:
+        """Whether a product of powers of values is seen to be at least 0."""
+        return all(own % 2 == 0 or known[atom].nonnegative for atom, own in factors.items())
+
+    def _factors(self, id: int) -> Form:
+        """The powers of values that a value is the product of, each value the first of its kind."""
+        fn, operands = self._fn(id), self.graph[id].operands
+        if fn not in ("mul", "div", "sqrt", "rsqrt", "real"):
+            return {self.same[id]: Fraction(1)}
+        powers = {"div": (1, -1), "sqrt": (Fraction(1, 2),), "rsqrt": (Fraction(-1, 2),)}
+        parts = zip(operands, powers.get(fn, (1, 1)), strict=False)
+        return combined(*((self._factors(operand), power) for operand, power in parts))
+
+    def _terms(self, atom: int, known: Mapping[int, Interval]) -> Form:
+        """The factors of a value, where sums over dims of what is not negative are read as one of
+        their terms."""
+        total: Form = {}
+        for factor, power in self._factors(atom).items():
+            node = self.graph[factor]
+            term: Form = {}
+            if isinstance(node.op, ir.Reduce) and node.op.fn == "sum":
+                term = self._terms(node.operands[0], known)
+            elif isinstance(node.op, ir.Contract) and self._in_place(node):
+                term = combined(*((self._factors(operand), 1) for operand in node.operands))
+            found = term and self._nonnegative(term, known)
+            total = combined((total, 1), (term if found else {factor: Fraction(1)}, power))
+        return total
+
+    def _in_place(self, node: Node) -> bool:
+        """Whether a product with a sum has all values at one index and renames no dims."""
+        names = {self.graph[operand].type.names for operand in node.operands}
+        kept = {(label, axis.name) for label, axis in node.op.out}
+        if len(names) != 1 or len(set(node.op.ins)) != 1:
+            return False
+        return kept <= set(zip(node.op.ins[0], names.pop(), strict=True))
+
     def _fn(self, id: int) -> str:
         """The elementwise function of an atom, or an empty text."""
         op = self.graph[id].op if id != NUMBER else None

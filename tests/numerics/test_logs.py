@@ -46,6 +46,15 @@ def retention(s: Sketch, x: int) -> int:
     return s.fn("sub", s.number(1), s.fn("pow", s.number(2), exponent))
 
 
+def written(s: Sketch, x: int) -> int:
+    """1 - sigmoid(sum of x) where(x > 0, softmax(x), 0)"""
+    e = s.fn("exp", x)
+    share = s.fn("div", e, s.add(ir.Reduce("sum", ("K",)), e))
+    chosen = s.fn("where", s.fn("gt", x, s.number(0)), share, s.number(0))
+    strength = s.fn("sigmoid", s.add(ir.Reduce("sum", ("K",)), x))
+    return s.fn("sub", s.number(1), s.fn("mul", strength, chosen))
+
+
 GATES: dict[str, tuple[Made, bool]] = {
     "exp": (lambda s, x: s.fn("exp", x), False),
     "exp2": (lambda s, x: s.fn("exp2", x), False),
@@ -55,6 +64,7 @@ GATES: dict[str, tuple[Made, bool]] = {
         lambda s, x: s.fn("sub", s.number(1), s.fn("exp", s.fn("neg", s.fn("softplus", x)))),
         True,
     ),
+    "written": (written, True),
     "rate": (
         lambda s, x: s.fn(
             "exp", s.fn("mul", s.fn("neg", s.fn("exp", s.param("A", "K"))), s.fn("softplus", x))
@@ -148,6 +158,17 @@ def test_a_gate_that_underflows_has_a_finite_logarithm(name: str) -> None:
     params = {"A": torch.zeros(3)}
     value = evaluate(model, {"x": x}, params, {"K": 3}, dtype=torch.float32).outputs["log"]
     assert bool(value.isfinite().all())
+
+
+def test_a_gate_that_rounding_makes_0_has_a_finite_logarithm_and_slopes() -> None:
+    s = Sketch()
+    gate = written(s, s.input("x", "batch t K"))
+    model = layer(s.outputs(log=log(s, gate), gate=gate), "K")
+    x = torch.tensor([60.0, 0.0, -30.0]).reshape(1, 1, 3).requires_grad_()
+    outputs = evaluate(model, {"x": x}, {}, {"K": 3}, dtype=torch.float32).outputs
+    assert outputs["gate"].flatten().tolist() == [0, 1, 1]
+    (slopes,) = torch.autograd.grad(outputs["log"].sum(), x)
+    assert bool(slopes.isfinite().all() and outputs["log"].isfinite().all())
 
 
 def test_a_small_retention_keeps_its_digits() -> None:

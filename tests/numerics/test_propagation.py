@@ -129,6 +129,38 @@ def test_a_square_is_not_negative() -> None:
     assert found(s, s.fn("add", mean, s.number(HALF))).low == HALF
 
 
+def test_a_share_of_a_sum_is_at_most_1() -> None:
+    s = Sketch()
+    x, b = s.input("x", "batch t K"), s.fn("sigmoid", s.input("b", "batch t"))
+    e, total = s.fn("exp", x), ir.Reduce("sum", ("K",))
+    assert found(s, s.fn("div", e, s.add(total, e))) == Interval(0, 1)
+    squares = s.fn("mul", x, x)
+    below = s.fn("add", s.number(1), s.fn("mul", b, s.add(total, squares)))
+    step = s.fn("mul", s.fn("div", b, below), squares)
+    assert found(s, step) == Interval(0, 1, False, True)
+    norm = s.fn(
+        "rsqrt", s.fn("add", s.einsum("batch t K, batch t K -> batch t", x, x), s.number(HALF))
+    )
+    assert found(s, s.fn("mul", x, norm)) == Interval(-1, 1, True, True)
+
+
+def test_what_is_no_share() -> None:
+    """Sums of either sign, another index of a matrix, squares of a sum, and what may be below 0."""
+    s = Sketch()
+    x, total = s.input("x", "batch K K'"), ir.Reduce("sum", ("K",))
+    e = s.fn("exp", x)
+    turned = s.einsum("batch K K' -> batch K' K", e)
+    for part, whole in (
+        (x, s.add(total, x)),
+        (e, s.einsum("batch K K' -> batch K", turned)),
+        (e, s.fn("sub", s.add(total, e), s.fn("exp", s.input("y", "batch K'")))),
+        (s.fn("mul", x, x), s.fn("add", s.fn("pow", s.add(total, x), s.number(2)), s.number(1))),
+        (s.fn("mul", x, x), s.fn("mul", s.add(total, x), s.add(total, x))),
+        (e, s.fn("mul", s.add(total, e), s.number(HALF))),
+    ):
+        assert found(s, s.fn("div", part, whole)).high == math.inf, s.graph[whole]
+
+
 def test_noise_is_not_the_same_twice() -> None:
     s = Sketch()
     x = s.input("x", "batch t K")
