@@ -156,22 +156,23 @@ def cost(kernel: Kernel, setting: Setting, device: Device) -> Cost:
     limit = max(times, key=lambda name: times[name])
     waves = math.ceil(count / device.processors) * device.processors / max(count, 1)
     turns = program.often(True) if _waits(kernel) else 0
-    waiting = turns * TURN / (1 if count <= device.processors else 2)
+    turn = turns * TURN / (1 if count <= device.processors else 2)
+    waiting = 0.0
     each = bytes + max(0, moved - bytes) / AGAIN
     chip = of_steps(kernel, setting) if walks_tokens(kernel) else on_chip(program)
     done = times["products"] + times["arithmetic"] / SUSTAINED
     if walks_tokens(kernel):
-        waiting += (program.often(True) - 1) * TOKEN
+        turn += (program.often(True) - 1) * TOKEN
     elif kernel.walk is not None:
         done *= AHEAD
     else:
         at_once = max(1, HELD // max(chip.registers, 1))
-        waiting += _crossings(program) * CROSSING * count / device.processors / at_once
+        waiting = _crossings(program) * CROSSING * count / device.processors / at_once
     least = max(times[limit], PROGRAM * count / device.processors)
     busy = max(least, each / device.bandwidth + done + waiting) * waves
     return Cost(
         kernel.name, count, reads, writes, work, chip, times[limit], limit,
-        LAUNCH + busy,
+        LAUNCH + busy + turn,
     )  # fmt: skip
 
 

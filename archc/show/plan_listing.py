@@ -418,7 +418,7 @@ def instead_of(kernel: Kernel, plan: Planned) -> str:
     made, setting = over_grid(kernel), plan.setting
     if isinstance(made, Refusal) or made.spread is None:
         reason = made.reason if isinstance(made, Refusal) else "it is not spread"
-        return f"its tokens are a loop in PyTorch, as it has {reason}"
+        return f"its tokens are a loop in PyTorch: {reason}"
     values, *axes = (size for _, size in made.spread.exchange.axes)
     own = {str(name): evaluate(symbol, setting.sizes) for name, symbol in made.sizes.items()}
     own["B"] = setting.sizes["batch"]

@@ -67,6 +67,22 @@ def test_products_of_matrices_are_the_formulas() -> None:
     assert costs(kernels)[walk.name].work.products == heads * chunks * 2 * one
 
 
+def test_processors_that_idle_make_no_token_of_a_walk_longer() -> None:
+    """A walk waits at each token, on 8 programs of an eighth of the processors as on 64."""
+    kernels = cut("delta")
+    (walk,) = (each.name for each in kernels.kernels if each.walk is not None)
+    few, many = (
+        Setting({**SIZES, "batch": 1, "H": heads}, "bfloat16", widths(kernels, "bfloat16"))
+        for heads in (4, 64)
+    )
+    times = [
+        next(each for each in total(kernels, setting, REFERENCE).kernels if each.name == walk)
+        for setting in (few, many)
+    ]
+    assert [each.programs for each in times] == [8, 128]
+    assert times[0].expected < 1.01 * times[1].expected
+
+
 @pytest.mark.parametrize("rows", [16, 32, 64])
 def test_products_of_an_inverse_are_those_of_its_tile_program(rows: int) -> None:
     kernels = cut("kda")
