@@ -52,6 +52,16 @@ class Buffer:
     over: str = ""
 
 
+@dataclass(frozen=True)
+class Alone:
+    """A walk that a launch may start from 1 along `row`, a dim of its state, and the one that it
+    splits, with 0 for what it loads along that one: it makes what becomes of its state alone. Of
+    nodes of its body that are 0 then, `products` are not made, in order."""
+
+    row: Axis
+    products: tuple[int, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """One launch. `loads` are nodes that are read from the buffer of that name, `stores` the nodes
@@ -88,6 +98,7 @@ class Kernel:
     blocked: Axis | None = None
     tokenwise: bool = False
     optional: frozenset[str] = frozenset()
+    alone: Alone | None = None
     told: bool = False
     renamed: frozenset[str] = frozenset()
     summed: frozenset[str] = frozenset()
@@ -111,7 +122,7 @@ class Segments:
     what the walk stores there of each segment, which nobody reads. A walk that makes states before
     the first chunk itself cannot start elsewhere: `again` is one that can. Of `rows` each segment
     is given the one of its sequence. `from_zero`: the first of `ends` is the walk itself, from 0
-    and without its results.
+    and without its results; `from_one`: so is the second.
     """
 
     ends: tuple[Kernel, ...]
@@ -123,6 +134,7 @@ class Segments:
     again: Kernel | None = None
     rows: frozenset[str] = frozenset()
     from_zero: bool = False
+    from_one: Alone | None = None
 
 
 @dataclass(frozen=True, eq=False)

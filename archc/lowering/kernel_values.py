@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -55,12 +55,15 @@ BACKWARD = size("BACKWARD")
 EVEN = size("EVEN")
 """The constant that is 1 where tokens fill every chunk, so that none needs masks, else 0."""
 
+ALONE = size("ALONE")
+"""The constant that is 1 where a walk makes what becomes of its state alone, from 1 on, else 0."""
+
 STAGES = "STAGES"
 """The constant that says how many chunks ahead a walk loads."""
 
 NUMBERS = Numbers("DOT", "PRECISION", "SUMS", "SOLVE")
 WORDS = frozenset(
-    {"CHUNK", "BLOCK", "LEVELS", "DIMS", "STRONG_DIMS", "STAGES", "AGAIN", "RUN", "EVEN"}
+    {"CHUNK", "BLOCK", "LEVELS", "DIMS", "STRONG_DIMS", "STAGES", "AGAIN", "RUN", "EVEN", "ALONE"}
     | {"DOT", "PRECISION", "SUMS", "SOLVE"}
     | {str(symbol) for symbol in VARYING}
 )  # fmt: skip
@@ -110,7 +113,7 @@ class KernelValues(Values):
         self.pairs: dict[int, Padded] = {}
         self.here = made_here(kernel)
         self.micro = MicroSteps(kernel.graph, kernel.loads)
-        self.in_parts = False
+        self.in_parts, self.may_be_alone = False, kernel.alone is not None
         self.turned: Turned | None = None
         self.twice: Twice | None = None
         self.rows = row_label(kernel)
@@ -388,10 +391,31 @@ class KernelValues(Values):
         if not self.is_loaded(node.id):
             return None
         name = self.kernel.loads[node.id]
-        found = self.load(self.tensor(name, node), self.in_memory(node, place, name))
+        there = self._unless_alone(node, self.in_memory(node, place, name))
+        found = self.load(self.tensor(name, node), there)
         if node.type.dtype == "int":
             return Padded(found.tile.to("i32"), found.zero)
         return found
+
+    def _unless_alone(self, node: Node, place: Place) -> Place:
+        """A place that is none where a walk is alone with its state, of what has its columns."""
+        split, streams = self.kernel.split, any(a.kind == "stream" for a in node.type.axes)
+        if split is None or not self.may_be_alone or not streams:
+            return place
+        if split.name not in node.type.names:
+            return place
+        index = place[axis_name(split.name)]
+        assert index.mask is not None, "a program has a block of it"
+        (alone,) = self.k.fixed(ALONE)
+        there = index.mask & self.k.at_most(alone, 0)
+        return {**place, axis_name(split.name): replace(index, mask=there)}
+
+    @contextmanager
+    def not_alone(self) -> Iterator[None]:
+        """Values that are made where a walk is not alone with its state."""
+        before, self.may_be_alone = self.may_be_alone, False
+        yield
+        self.may_be_alone = before
 
     def is_table(self, buffer: language.Buffer) -> bool:
         """Whether a buffer is the table of sequences."""

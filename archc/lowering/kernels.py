@@ -20,13 +20,13 @@ from archc.ir.kernel import NEAR, WHOLE, Kernel, dims_of_half, made_here, warps
 from archc.lowering.blocked import Blocked, store_by_blocks, sums_by_blocks
 from archc.lowering.blocks import held_whole, part_by_part
 from archc.lowering.chunk_rules import CHUNK_RULES
-from archc.lowering.kernel_values import BACKWARD, CHUNKS, STAGES, KernelValues, Memory
+from archc.lowering.kernel_values import ALONE, BACKWARD, CHUNKS, STAGES, KernelValues, Memory
 from archc.lowering.paired import DIMS
 from archc.lowering.turned import Turned, store_in_turn, sums_over
 from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Rules
 from archc.tile.early import early
 from archc.tile.handle import Tile
-from archc.tile.language import Program
+from archc.tile.language import Dim, Program
 from archc.tile.sharing import alike
 from archc.tile.unread import swept
 
@@ -80,6 +80,7 @@ class _Kernel:
     def __init__(self, kernel: Kernel, tokens: str, memory: Memory, rules: Rules):
         self.kernel, self.tokens = kernel, tokens
         self.v = KernelValues(kernel, rules, tokens, memory)
+        self.added: dict[int, Padded] = {}
 
     def lowered(self) -> Lowered | Refusal:
         """The program, or why there is none."""
@@ -319,9 +320,19 @@ class _Kernel:
                 there.give(made)
         if there is not None:
             with v.k.otherwise(there) as missing:
-                missing.give(v.k.full(0.0, *dims))
+                missing.give(self._nothing(dims))
             (made,) = there.results
         return v.title(made, state.name)
+
+    def _nothing(self, dims: list[Dim]) -> Tile:
+        """A state of 0, or of 1 where a launch asks what becomes of the state alone."""
+        v, alone, column = self.v, self.kernel.alone, self.kernel.split
+        if alone is None or column is None:
+            return v.k.full(0.0, *dims)
+        v.k.fixed(ALONE)
+        same = v.whole(alone.row).at.equals(v.whole(column).at)
+        start = v.k.where(same & v.k.at_most(1, ALONE), 1.0, 0.0)
+        return v.over(Padded(start), dims).tile
 
     def _step(self, recurrence: Node, carried: tuple[Tile, ...]) -> list[Tile] | Refusal:
         """The work at one chunk: the states that the next one gets, or the refusal of a value."""
@@ -332,6 +343,9 @@ class _Kernel:
             states[state.before] = Padded(tile, product=len(tile.dims) == 2)
         made: dict[str, Padded] = {}
         with v.within(self._body(recurrence, states)):
+            refused = self._make_added()
+            if refused is not None:
+                return refused
             for name, id in op.body.outputs.items():
                 found = v.value(id)
                 if isinstance(found, Refusal):
@@ -347,12 +361,35 @@ class _Kernel:
         )
         return [each.tile for each in new]
 
+    def _make_added(self) -> Refusal | None:
+        """Make products that are added to what comes from the states, 0 where these are alone."""
+        v, alone = self.v, self.kernel.alone
+        self.added.clear()
+        if alone is None or not alone.products:
+            return None
+        found, (told,) = list[Padded](), v.k.fixed(ALONE)
+        with v.k.branch(v.k.at_most(told, 0)) as whole, v.inner(), v.not_alone():
+            for id in alone.products:
+                made = v.value(id)
+                if isinstance(made, Refusal):
+                    return made
+                found.append(made.wide())
+            whole.give(*(each.tile for each in found))
+        with v.k.otherwise(whole) as rest:
+            rest.give(*(v.k.full(0.0, *each.tile.dims) for each in found))
+        made = zip(alone.products, found, whole.results, strict=True)
+        self.added |= {id: replace(each, tile=tile) for id, each, tile in made}
+        return None
+
     def _body(self, recurrence: Node, states: Mapping[str, Padded]) -> Frame:
         """The body of a walk: its inputs are states, or what it captures at this chunk."""
         v, outer, op = self.v, self.v.frame, recurrence.op
         captured = dict(zip(op.captures, recurrence.operands, strict=False))
 
         def given(node: Node, place: Place) -> Made | None:
+            added, labels = self.added.get(node.id), {i.label for i in place.values() if i.label}
+            if added is not None and {*added.labels} == labels:
+                return added
             if not isinstance(node.op, ir.Input):
                 return None
             if node.op.name in states:

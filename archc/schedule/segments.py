@@ -220,13 +220,13 @@ class _Walk:
         between = {**names, **{name: name for name, _ in kept.values()}}
         if self.matrix:
             (state,) = names
-            turn, row, column = transition(self.kernel, f"{state}.kept")
+            turn, row, column, alone = transition(self.kernel, f"{state}.kept")
             kernels.append(turn)
             ((id, name),) = ((id, n) for id, n in turn.loads.items() if n == f"{state}.kept")
             axes[name], between[name] = turn.graph[id].type.axes, name
             join = self._join_matrix(names, (name, axes[name]), row, column)
         else:
-            row, join = None, self._join(names, kept)
+            row, alone, join = None, None, self._join(names, kept)
         buffers = [Buffer(between[name], Type(axes[name])) for name in between]
         again = None if self._loaded() else self._again()
         starts = {}
@@ -236,9 +236,10 @@ class _Walk:
             buffers.append(Buffer(name, Type(state.axes)))
         lasts = {end: names[state] for state, end in self.kernel.ends.items()}
         rows = frozenset() if again is None else rows_of(again) - {*starts}
+        from_zero = again is None and not kept and {*self.rules.values()} == {SCALED}
         return Segments(
-            tuple(kernels), join, tuple(buffers), starts, lasts, row, again, rows,
-            from_zero=again is None and not kept and {*self.rules.values()} == {SCALED},
+            tuple(kernels), join, tuple(buffers), starts, lasts, row, again, rows, from_zero,
+            alone if from_zero else None,
         )  # fmt: skip
 
     def _join_matrix(

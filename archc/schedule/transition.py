@@ -3,7 +3,8 @@
     along the chunks    S' = A S + b    for a matrix A that no graph has as one:
                         D' = A D        from D = 1, with the columns of D in the place of S's own
 
-A program of it has some columns, as a program of the walk has: so it takes what a walk takes.
+A program of it has some columns, as a program of the walk has: so it takes what a walk takes. Where
+nothing is added any more once a walk loads 0 for all that runs along its columns, it is that walk.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from archc.dims import Axis
+from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.free_names import marked
 from archc.ir.graph import Graph, Node, Type
-from archc.ir.kernel import Kernel
+from archc.ir.kernel import Alone, Kernel
 from archc.ir.roles import TRANSITION, of_segments
 
 
@@ -23,9 +25,10 @@ class Whole(Exception):
     """The reason why a walk does not go in segments."""
 
 
-def transition(kernel: Kernel, name: str) -> tuple[Kernel, Axis, Axis]:
+def transition(kernel: Kernel, name: str) -> tuple[Kernel, Axis, Axis, Alone | None]:
     """The kernel that walks with a matrix in the place of the state, and stores it in `name`; the
-    axis that the matrix is applied along, and that of its columns. Raises Whole."""
+    axis that the matrix is applied along, and that of its columns; and how the walk itself does the
+    same, if it does. Raises Whole."""
     graph = kernel.graph
     assert kernel.walk is not None
     recurrence = graph[kernel.walk]
@@ -56,7 +59,10 @@ def transition(kernel: Kernel, name: str) -> tuple[Kernel, Axis, Axis]:
         of_segments(kernel.name, TRANSITION), made, loads, {}, kernel.grid, column, walk,
         {state.name: name}, why, most=kernel.most,
     )  # fmt: skip
-    return turned, row, column
+    zero = _Zero(kernel, recurrence, kernel.split, row)
+    same = zero.is_free() and all(map(zero.of_body, alone.added))
+    products = (id for id in alone.parts if id in alone.added and zero.has_products(id))
+    return turned, row, column, Alone(row, (*products,)) if same else None
 
 
 def _state(kernel: Kernel, recurrence: Node) -> tuple[ir.State, Axis]:
@@ -84,6 +90,7 @@ class _Alone:
     def __init__(self, body: Graph, state: str, old: Axis, new: Axis) -> None:
         self.old_body, self.state, self.old, self.new = body, state, old, new
         self.made = Graph[object](body.infer)
+        self.added: list[int] = []
         self.copies: dict[int, int] = {}
         self.parts: dict[int, int | None] = {}
 
@@ -115,17 +122,18 @@ class _Alone:
             return None
         fn = node.op.fn if isinstance(node.op, ir.Elementwise) else ""
         if fn in ("add", "sub"):
-            return self._sum(node.op, parts)
+            return self._sum(node, parts)
         if len(having) == 1 and (fn in ("mul", "neg") or (fn == "div" and parts[0] is not None)):
             return self.made.add(node.op, *self._operands(node, parts))
         if len(having) == 1 and isinstance(node.op, ir.Contract):
             return self._contract(node, parts)
         raise Whole(f"its states go through `{fn or type(node.op).__name__}`")
 
-    def _sum(self, op: ir.Elementwise, parts: list[int | None]) -> int:
+    def _sum(self, node: Node, parts: list[int | None]) -> int:
         """A sum of what comes from the state."""
-        first, second = parts
+        (first, second), op = parts, node.op
         if first is None or second is None:
+            self.added.append(node.operands[0 if first is None else 1])
             one = second if first is None else first
             assert one is not None
             negative = first is None and op.fn == "sub"
@@ -159,3 +167,62 @@ class _Alone:
 
     def _renamed(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(self.new if axis == self.old else axis for axis in axes)
+
+
+class _Zero:
+    """What a walk makes of 0 in the place of all that it loads along `split` at every chunk, which
+    may then be as long as `row`."""
+
+    def __init__(self, kernel: Kernel, recurrence: Node, split: Axis, row: Axis) -> None:
+        self.kernel, self.split, self.row = kernel, split, row
+        self.body = recurrence.op.body
+        given = zip(recurrence.op.captures, recurrence.operands, strict=False)
+        self.captured = dict(given)
+
+    def is_free(self) -> bool:
+        """Whether nothing else is as long as `split`, so that its length may be another."""
+        sizes = [a.size for part in (self.kernel.graph, self.body) for n in part
+                 for a in n.type.axes if a.name != self.split.name]  # fmt: skip
+        size, same = self.split.size, self.split.size == self.row.size
+        return size.is_Symbol and (same or not any(each.has(size) for each in sizes))
+
+    def has_products(self, id: int) -> bool:
+        """Whether products of matrices are made for a value of the body."""
+        nodes = [self.body[each] for each in (id, *self.body.ancestors(id))]
+        names = [node.op.name for node in nodes if isinstance(node.op, ir.Input)]
+        waiting = [self.captured[name] for name in names if name in self.captured]
+        while waiting:
+            node = self.kernel.graph[waiting.pop()]
+            if not self._is_loaded(node.id):
+                nodes.append(node)
+                waiting += node.operands
+        return any(isinstance(node.op, ir.Contract) and len(node.operands) > 1 for node in nodes)
+
+    def _is_loaded(self, id: int) -> bool:
+        return id in self.kernel.loads and id not in self.kernel.stores.values()
+
+    def of_body(self, id: int) -> bool:
+        """Whether a value of the body is 0."""
+        node = self.body[id]
+        if isinstance(node.op, ir.Input):
+            given = self.captured.get(node.op.name)
+            return given is not None and self._of_kernel(given)
+        return _is_zero(node, [*map(self.of_body, node.operands)])
+
+    def _of_kernel(self, id: int) -> bool:
+        """Whether a value that a walk takes is 0."""
+        node = self.kernel.graph[id]
+        if self._is_loaded(id):
+            streams = any(axis.kind == "stream" for axis in node.type.axes)
+            return streams and self.split.name in node.type.names
+        return _is_zero(node, [*map(self._of_kernel, node.operands)])
+
+
+def _is_zero(node: Node, given: list[bool]) -> bool:
+    """Whether a value is 0, by which of its operands are."""
+    fn = node.op.fn if isinstance(node.op, ir.Elementwise) else ""
+    if fn == "mul" or isinstance(node.op, ir.Contract):
+        return any(given)
+    if fn == "div":
+        return given[0]
+    return (fn in ("add", "sub", "neg") or isinstance(node.op, ck.Chunks)) and all(given)

@@ -42,10 +42,11 @@ THREE_PROGRAMS, FOUR_PROGRAMS = 168, 128
 
 @dataclass(frozen=True, eq=False)
 class KernelProgram:
-    """A kernel with its program."""
+    """A kernel with its program; `alone`: launched for what becomes of its state alone."""
 
     kernel: Kernel
     lowered: Lowered
+    alone: bool = False
 
     @property
     def most(self) -> int:
@@ -57,7 +58,7 @@ class KernelProgram:
         """How its program counts."""
         wanted, walk = mentioned(self.lowered.program), self.kernel.walk
         backward = walk is not None and self.kernel.graph[walk].op.reverse
-        known = {**NUMBERS, "BACKWARD": str(int(backward))}
+        known = {**NUMBERS, "BACKWARD": str(int(backward)), "ALONE": str(int(self.alone))}
         return {name: text for name, text in known.items() if name in wanted}
 
     @property

@@ -5,7 +5,8 @@
         walk_rows, join_rows = segment_tables(...)
         segment_scan[...](...)            what each segment makes of a state of nothing: a kernel of
                                           its own, or the walk without a start and its results
-        segment_transition[...](...)      what becomes of a state in it, where that is a matrix
+        segment_transition[...](...)      what becomes of a state in it, where that is a matrix: a
+                                          kernel of its own, or the walk of the state alone
         segment_carry[...](...)           the state that each starts from
     walk[...](...)                        sequences, or segments from there
 
@@ -70,7 +71,18 @@ def from_zero(
     optional = {*made.kernel.stores, *found.starts}
     if {*made.arguments} - {*optional, *found.lasts, *part.arguments}:
         return made
-    return _program(function, found, replace(made.kernel, optional=frozenset(optional)))
+    kernel = replace(made.kernel, optional=frozenset(optional), alone=found.from_one)
+    return _program(function, found, kernel)
+
+
+def _alone(made: KernelProgram) -> KernelProgram:
+    """A walk that makes what becomes of its state alone, with as many columns as that has rows."""
+    kernel, lowered = made.kernel, made.lowered
+    assert kernel.split is not None and kernel.alone is not None, "it may be launched so"
+    size = kernel.alone.row.size
+    sizes = {n: size if s == kernel.split.size else s for n, s in lowered.sizes.items()}
+    split = replace(kernel.split, size=size)
+    return KernelProgram(replace(kernel, split=split), replace(lowered, sizes=sizes), alone=True)
 
 
 def _program(function: KernelFunction, found: Segments, kernel: Kernel) -> KernelProgram:
@@ -180,12 +192,22 @@ class _Segments:
         key = likeness(made.lowered.program)
         if made is self.parts[0] and self.made.kernel.optional:
             known.setdefault(key, self._stand_in(made))
+        if made is self.parts[-1] and self.found.from_one is not None:
+            walk, places = self._standing_in(self.parts[0])
+            if walk.made.kernel.alone is not None:
+                (kept,), (end,) = (self._written(each) for each in (made, self.parts[0]))
+                given = {name: kept if text == end else text for name, text in places.items()}
+                return replace(walk, made=_alone(walk.made)), given
         other = known.get(key)
         if other is None:
             return StandIn(made, "", {}), given
         texts = [given[name] for name in made.arguments]
         places = other.places.items()
         return other, {n: "None" if at is None else texts[at] for n, at in places}
+
+    def _written(self, made: KernelProgram) -> list[str]:
+        """The tensors that a kernel of segments writes."""
+        return [self.names[name] for name in made.kernel.ends.values()]
 
     def _stand_in(self, part: KernelProgram) -> StandIn:
         """The walk itself, in the place of a kernel that starts from 0 and stores states alone."""

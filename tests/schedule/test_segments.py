@@ -110,6 +110,18 @@ def test_which_walks_are_their_own_first_kernel() -> None:
     assert isinstance(largest, Segments) and not largest.from_zero
 
 
+def test_which_walks_make_what_becomes_of_their_state() -> None:
+    """From 1, where all that is added is made of what they load along their columns: of products
+    among that nothing is made. A walk whose columns are as long as something else has its own."""
+    for spec, backward, products in (("kda", False, 0), ("kda", True, 2), ("delta", True, 2)):
+        (_, found), *_ = walks(spec, backward).values()
+        assert isinstance(found, Segments) and found.from_one is not None
+        assert found.from_one.row == found.applied and len(found.from_one.products) == products
+    for spec in ("linear_attention_simple", "gla", "mesa"):
+        (_, found), *_ = walks(spec).values()
+        assert isinstance(found, Segments) and found.from_one is None
+
+
 def test_what_goes_whole_says_why() -> None:
     assert "no dim of these is free of it" in str(walks("ssm")["h"][1])
     linked = walks(str(OWN.parents[2] / "newcomers/titans.arch"))
