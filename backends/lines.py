@@ -115,14 +115,15 @@ def _in_bracket(
     """`before(`, which ends with a bracket, what is in it, and `)after`: behind the bracket, or
     further in where that takes fewer lines."""
     behind = _filled(before, pieces(body), after, " " * len(before), columns, indent)
-    deeper = _further_in(before, body, after, lead, columns, indent)
+    inner = lead + indent
+    deeper = [before, *_filled(inner, pieces(body), after, inner, columns, indent)]
     return min(behind, deeper, key=lambda lines: _cost(lines, columns))
 
 
 def _further_in(
     before: str, body: str, after: str, lead: str, columns: int, indent: str
 ) -> list[str]:
-    """`before(`, what is in the bracket on lines of its own, and `)after`."""
+    """`before(`, what is in the bracket on lines of its own, and `)after` on another."""
     deeper = lead + indent
     inner = _filled(deeper, pieces(body), "", deeper, columns, indent)
     return [before, *inner, f"{lead}{after}"]

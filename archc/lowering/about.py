@@ -53,6 +53,9 @@ def _of_walk(kernel: Kernel, recurrence: Node) -> list[str]:
     inputs = ((node.id, node.op.name) for node in body if isinstance(node.op, ir.Input))
     known = {id: texts[name] for id, name in inputs if name in texts}
     zero = [f"Without {', '.join(left_out)}: a segment, from a state of 0."] if left_out else []
+    if kernel.alone is not None and kernel.split is not None:
+        split, row = kernel.split.name, kernel.alone.row.name
+        zero.append(f"ALONE = 1: what becomes of a state alone, from 1 along {row} and {split}.")
     return [*_formulas(kernel.graph, long, loads), *_formulas(body, body.outputs, known), *zero]
 
 
@@ -67,9 +70,11 @@ def _formulas(graph: Graph, values: Mapping[str, int], known: Mapping[int, str])
     """The lines of several values, each in terms of the others where it is made of them."""
     steps, lines = dict[int, str](), list[str]()
     own = {id: n for n, id in values.items() if not isinstance(graph[id].op, ir.Input)}
+    made = {node.id: node for id in own for node in _operands_first(graph, id, known)}
+    reads = Counter(o for id, node in made.items() if id not in known for o in node.operands)
     for name, id in values.items():
         others = {other: each for other, each in own.items() if other != id}
-        lines += _lines(graph, id, name, {**known, **others}, steps)
+        lines += _lines(graph, id, name, {**known, **others}, steps, reads)
     return lines
 
 
@@ -93,15 +98,17 @@ def _sources(kernel: Kernel) -> list[Node]:
 
 
 def _lines(
-    graph: Graph, id: int, name: str, known: Mapping[int, str], steps: dict[int, str]
-) -> list[str]:
+    graph: Graph, id: int, name: str, known: Mapping[int, str], steps: dict[int, str],
+    reads: Mapping[int, int],
+) -> list[str]:  # fmt: skip
     """`beta_k = beta * k  [batch t H K]`, after the lines of its steps where it is long. `steps`
-    are those that have lines already: further ones are added."""
+    are those that have lines already: further ones are added. `reads`: how often a kernel reads
+    each value."""
     others = {**steps, **{other: each for other, each in known.items() if other != id}}
     lines = []
     if len(formula(graph, id, others)) > LONGEST:
         taken = {name, *known.values(), *steps.values()}
-        for step in _steps(graph, id, others):
+        for step in _steps(graph, id, others, reads):
             steps[step] = next(n for n in _titles(held(graph, step)) if n not in taken)
             taken.add(steps[step])
             lines.append(_line(graph, step, steps[step], others))
@@ -121,10 +128,11 @@ def _line(graph: Graph, id: int, name: str, known: Mapping[int, str]) -> str:
     return f"{name} = {formula(graph, id, others)}  [{' '.join(graph[id].type.names)}]"
 
 
-def _steps(graph: Graph, id: int, known: Mapping[int, str]) -> list[int]:
+def _steps(
+    graph: Graph, id: int, known: Mapping[int, str], reads: Mapping[int, int]
+) -> list[int]:
     """The values that a long formula is said by, operands first."""
     needed, texts, found = _operands_first(graph, id, known), dict(known), list[int]()
-    reads = Counter(o for node in needed if node.id not in known for o in node.operands)
     for node in needed:
         if node.id in texts:
             continue

@@ -208,9 +208,9 @@ class TokenProgram(Values):
         if look is None:
             place = self.moved(index, past.count).at
             return place, [index.at < 0, place >= 0]
-        from_edge = look.token - (look.end if tail else look.start)
+        from_edge = look.token - look.end if tail else look.local
         place = from_edge + self.whole_number(past.count)
-        inside = [look.inside(self.tokens_in_all)] if tail else []
+        inside = [look.inside] if tail else []
         return place, [from_edge < 0, place >= 0, *inside]
 
     def whole_number(self, expr: sympy.Expr) -> Tile:
@@ -293,7 +293,7 @@ class TokenProgram(Values):
             (batch,) = (a for a in self.axes.values() if a.kind == "batch")
             row = self.ids[plain(batch.name)]
             look = self.packed.look(first, steps, self.tokens_in_all, row)
-            found = Index(look.token, whole, look.inside(self.tokens_in_all))
+            found = Index(look.token, whole, look.inside)
             self.seen[found] = look
             return found
         t = first + steps

@@ -22,23 +22,14 @@ SEQUENCES, ROWS, TABLE = "SEQUENCES", "ROWS", "borders"
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """A block of rows in the table: their tokens, and of the sequence of each the token that it
-    begins with, the one after its last, and its number."""
+    """A block of rows in the table: their tokens, and of the sequence of each the token after its
+    last, how many tokens stand before, whether it has that one, and its number."""
 
     token: Tile
-    start: Tile
     end: Tile
+    local: Tile
+    inside: Tile
     sequence: Tile
-
-    @property
-    def local(self) -> Tile:
-        """How many tokens of the sequence stand before."""
-        return (self.token - self.start).named("local")
-
-    def inside(self, tokens: Tile) -> Tile:
-        """Whether rows are tokens of their sequence; and there, whatever the table says."""
-        there = (self.token >= 0) & (self.token < tokens)
-        return (self.token >= self.start) & (self.token < self.end) & there
 
 
 class Borders:

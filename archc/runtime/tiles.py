@@ -72,8 +72,9 @@ def table_row(table_p, place, tokens, chunks, batch):
 @kernel
 def sequence_rows(table_p, rows, first, step, tokens, batch, before, ahead):
     """Rows `first + step` of a table of packed sequences, each with `before` rows in front of its
-    tokens: two parts of the token of each, and of its sequence the first token, the one after the
-    last, and which it is. Without a table: of the row `batch` of the batch, with `ahead` rows."""
+    tokens: two parts of the token of each, and of its sequence the token after the last, how many
+    tokens stand before, whether it has that one, and which it is. Without a table: of the row
+    `batch` of the batch, with `ahead` rows."""
     if table_p is None:
         base, place = first - ahead, step.to(tl.int64)
         none = tl.zeros_like(step).to(tl.int64)
@@ -85,11 +86,13 @@ def sequence_rows(table_p, rows, first, step, tokens, batch, before, ahead):
         end = tl.load(table_p + rows + at, inside, 0)
         sequence = tl.load(table_p + 2 * rows + at, inside, 0)
         base, place = 0, at - (sequence + 1) * before
-    return base, place, start, end, sequence
+    token = base + place
+    inside = (token >= start) & (token < end) & (token >= 0) & (token < tokens)
+    return base, place, end, token - start, inside, sequence
 
 
 @kernel
-def load_tile(at, i, i_step, in_i, j, j_step, in_j, apart: tl.constexpr = False):
+def load_tile(at, i, i_step, in_i, j, in_j, j_step=1, apart: tl.constexpr = False):
     """The tile at `at + i i_step + j j_step`, 0 outside; without `in_i`, every i is inside. One
     that is `apart` is not made one with another of the same places: it has a hint of its own."""
     hint: tl.constexpr = "evict_last" if apart else ""
@@ -107,7 +110,7 @@ def load_tile(at, i, i_step, in_i, j, j_step, in_j, apart: tl.constexpr = False)
 
 
 @kernel
-def store_tile(at, i, i_step, in_i, j, j_step, in_j, tile):
+def store_tile(at, i, i_step, in_i, j, in_j, tile, j_step=1):
     """Store a tile at `at + i i_step + j j_step`, where that is inside."""
     places = at + i[:, None] * i_step + j[None, :] * j_step
     if in_i is None:

@@ -198,7 +198,8 @@ class Integers:
                 return self.sum(found[0]) if len(found) == 1 else None
             case lang.SequenceRows(buffer, _, ahead) if self._is_missing(buffer):
                 first, step, tokens, batch = map(self.sum, made.operands)
-                found = (first - Sum(self.size(ahead)), step, Sum(0), tokens, batch)
+                base = first - Sum(self.size(ahead))
+                found = (base, step, tokens, base + step, Sum(0), batch)
                 return found[made.results.index(value)]
         return None
 

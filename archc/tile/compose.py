@@ -330,10 +330,11 @@ class Composer:
         self, table: lang.Buffer, first: Tile, step: Tile, tokens: Tile, batch: Tile,
         before: Length, ahead: Length,
     ) -> tuple[Tile, ...]:  # fmt: skip
-        """The tokens of rows of a table of packed sequences, and of the sequence of each the first
-        token, the one after the last, and which it is."""
-        types = [lang.Type("i32"), *[lang.Type("i64", step.dims)] * 4]
-        names = ("base", "place", "start", "end", "sequence")
+        """The tokens of rows of a table of packed sequences, and of the sequence of each the token
+        after the last, how many stand before, whether it has that one, and which it is."""
+        whole, truth = lang.Type("i64", step.dims), lang.Type("bool", step.dims)
+        types = (lang.Type("i32"), whole, whole, whole, truth, whole)
+        names = ("base", "place", "end", "local", "inside", "sequence")
         results = tuple(
             lang.Value(self._fresh(n), type) for n, type in zip(names, types, strict=True)
         )

@@ -432,14 +432,17 @@ def _sequence_rows(m: Interpreter, s: lang.Statement) -> None:
     first, step, tokens, batch = (m[x].long() for x in s.operands)
     first = first.reshape(-1, *[1] * (step.dim() - 1))
     table, before, ahead = m.tensors.get(s.op.buffer.name), m.size(s.op.before), m.size(s.op.ahead)
-    made = [first - ahead, step, torch.zeros_like(first), tokens.reshape(-1, 1), batch[:, None]]
+    base, place, start, end, sequence = first - ahead, step, 0, tokens[:, None], batch[:, None]
     if table is not None:
         row = first + step
-        inside = (row >= 0) & (row < table.shape[1])
-        found = [torch.where(inside, x[row.clamp(0, table.shape[1] - 1)], 0) for x in table]
-        made = [torch.zeros_like(first), row - (found[2] + 1) * before, *found]
+        at = row.clamp(0, table.shape[1] - 1)
+        start, end, sequence = (torch.where(row == at, x[at], 0) for x in table)
+        base, place = torch.zeros_like(first), row - (sequence + 1) * before
+    token = base + place
+    inside = (token >= start) & (token < end) & (token >= 0) & (token < tokens[:, None])
+    made = (base, place, end, token - start, inside, sequence)
     for result, data in zip(s.results, made, strict=True):
-        flat = data.reshape(-1, *m.shape(result.type)) if not result.type.dims else data
+        flat = data if result.type.dims else data.reshape(-1)
         m.values[result] = flat.to(m.dtype(result.type.dtype))
 
 
@@ -592,7 +595,5 @@ SCAN: dict[str, Callable[[Tensor, int], Tensor]] = {
     "min": lambda x, dim: x.cummin(dim)[0],
 }
 ATOMIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "add": torch.add,
-    "max": torch.maximum,
-    "min": torch.minimum,
-}
+    "add": torch.add, "max": torch.maximum, "min": torch.minimum,
+}  # fmt: skip

@@ -294,9 +294,9 @@ class SequenceRows:
     """Rows of an optional table of packed sequences, each of which has `before` rows in front of
     its tokens. Operands are a first row and a tile of what is added to it, how many tokens there
     are, and a row of the batch; results a scalar and a tile whose sum is the token of each row, and
-    of its sequence the first token, the one after the last, and which it is. Off the table no token
-    is in a sequence. Without a table the rows are those of the row of the batch, with `ahead` rows
-    in front."""
+    of its sequence the token after the last, how many tokens stand before, whether it has the token
+    (which is one of all, then), and which it is. Off the table no token is in a sequence. Without a
+    table the rows are those of the row of the batch, with `ahead` rows in front."""
 
     buffer: Buffer
     before: sympy.Expr

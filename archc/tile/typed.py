@@ -291,10 +291,11 @@ def _push(program: lang.Program, s: lang.Statement) -> str:
 def _sequence_rows(program: lang.Program, s: lang.Statement) -> str:
     first, step, *rest = (value.type for value in s.operands)
     base, *found = (value.type for value in s.results)
+    whole, truth = lang.Type("i64", step.dims), lang.Type("bool", step.dims)
     if any(type != lang.Type("i32") for type in (first, base, *rest)) or step.dtype != "i32":
         return "rows, tokens and what is added to a first row are i32"
-    if not s.op.buffer.optional or found != [lang.Type("i64", step.dims)] * 4:
-        return "four numbers in i64 of each row of a table that may be missing"
+    if not s.op.buffer.optional or found != [whole, whole, whole, truth, whole]:
+        return "numbers in i64 and a truth value of each row of a table that may be missing"
     return ""
 
 

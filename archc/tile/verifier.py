@@ -304,6 +304,10 @@ def _bounds(mask: lang.Value, total: Sum, integers: Integers) -> tuple[float, fl
         (operand,) = made.operands
         before = dict(zip(mask.type.names, operand.type.dims, strict=True))
         return _bounds(operand, total.renamed(before), integers)
+    if made is not None and isinstance(made.op, lang.SequenceRows):  # it has the token
+        apart, last = total - integers.sum(made.results[3]), integers.range(made.operands[2])[1] - 1
+        ends = (apart.constant, last + apart.constant)
+        return (-math.inf, math.inf) if apart.terms else ends
     if made is None or not isinstance(made.op, lang.Apply):
         return -math.inf, math.inf
     function = made.op.function

@@ -207,18 +207,21 @@ class Names:
 
     def tile(
         self, buffer: Buffer, index: Sequence[Value], dims: Sequence[str], masks: Sequence[Value]
-    ) -> tuple[list[str], list[str]] | None:
+    ) -> tuple[list[str], list[str], list[str]] | None:
         """The arguments of `load_tile` and `store_tile` for a tile of two dims, after lines that
-        name where it begins; None where an index or a mask is one of both dims."""
+        name where it begins, and those that stand last; None where an index or a mask is one of
+        both dims."""
         found = self._along(buffer, index, dims)
         if len(found) != 2 or any(len(mask.type.dims) > 1 for mask in masks):
             return None
-        own: list[str] = []
-        for dim, text in found.items():
+        own, last = list[str](), list[str]()
+        for dim, (text, step) in found.items():
             first = dim == dims[0]
             where = [m for m in masks if m.type.names == (dim,) or (first and not m.type.dims)]
             least = 2 if len(where) > 1 else 0
-            own += [text, " & ".join(self.bound(mask, least) for mask in where) or "None"]
+            inside = " & ".join(self.bound(mask, least) for mask in where) or "None"
+            own += [text, step, inside] if first else [text, inside]
+            last += [] if first or step == "1" else [f"j_step={step}"]
         shared = self._places(buffer, index)
         lines = self._wide_lines(_widened(buffer, shared))
         offset = self._offset(buffer, shared, lines)
@@ -226,20 +229,28 @@ class Names:
         if offset and len(", ".join([base, *own])) > SHORT:
             more, base = self._first(buffer, pointer(buffer), offset)
             lines += more
-        return lines, [base, *own]
+        return lines, [base, *own], last
 
-    def _along(self, buffer: Buffer, index: Sequence[Value], dims: Sequence[str]) -> dict[str, str]:
-        """By the dims of a tile the index along each and its stride; nothing where the dims of two
-        axes are the same, or one index has two."""
-        found: dict[str, str] = {}
+    def _along(
+        self, buffer: Buffer, index: Sequence[Value], dims: Sequence[str]
+    ) -> dict[str, tuple[str, str]]:
+        """By the dims of a tile the index along each and its stride, or the sum of several, and 1;
+        nothing where one index has two dims."""
+        found: dict[str, list[tuple[Value, str]]] = {}
         for (axis, _), value in zip(buffer.axes, index, strict=True):
             tile = self._split(value)[1]
             if tile is not None:
-                if len(tile.type.dims) > 1 or tile.type.names[0] in found:
+                if len(tile.type.dims) > 1:
                     return {}
-                text = f"{self.bound(tile)}, {self._stride(buffer, axis)}"
-                found[tile.type.names[0]] = text
-        return {dim: found[dim] for dim in dims if dim in found} if len(dims) == 2 else {}
+                found.setdefault(tile.type.names[0], []).append((tile, self._stride(buffer, axis)))
+        return {d: self._sum_of(found[d]) for d in dims if d in found} if len(dims) == 2 else {}
+
+    def _sum_of(self, parts: Sequence[tuple[Value, str]]) -> tuple[str, str]:
+        """An index and its stride; of several along one dim how far it is, in 64 bits."""
+        if len(parts) == 1:
+            ((tile, stride),) = parts
+            return self.bound(tile), stride
+        return " + ".join(f"{self.bound(t, 2)}{times_text(s)}" for t, s in parts), "1"
 
     def _places(self, buffer: Buffer, index: Sequence[Value]) -> dict[str, Value]:
         """The part of an index that is the same for all elements of a tile, by axis, without
@@ -299,7 +310,7 @@ class Names:
         text, level, shared = "", 0, self._shared(buffer, places)
         for place, (axis, size) in enumerate(axes):
             if place and place == shared:
-                title = "_".join(name for name, _ in axes[:place])
+                title = "_".join(name for name, _ in axes[min(1, place - 1) : place])
                 more, text = self._called(f"at_{title}", text, [text])
                 lines += more
                 level = 0

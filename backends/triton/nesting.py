@@ -196,6 +196,8 @@ class _Reads:
         home, reader = self.reader[value]
         if home is not self.home[value] or not self._is_shown_once(reader):
             return False
+        if self._is_step(made, reader) or self._is_asked(made, reader):
+            return True
         counts = not (isinstance(made.op, QUIET) or _is_field(made))
         if self.work[made] + counts != self.work[reader or home]:
             return False
@@ -209,6 +211,19 @@ class _Reads:
             apart = reader is None or isinstance(reader.op, Apply)
             return apart and not value.title
         return isinstance(made.op, Apply) and (not value.title or _is_limit(made, reader))
+
+    def _is_step(self, made: Statement, reader: Statement | None) -> bool:
+        """Whether 0, 1, 2, ... are steps of something alone."""
+        steps = isinstance(made.op, Iota) and not made.op.most
+        return steps and reader is not None and reader.op == Apply("mul")
+
+    def _is_asked(self, made: Statement, reader: Statement | None) -> bool:
+        """Whether a choice asks how a place compares with a number: it may wherever it stands."""
+        if reader is None or reader.op != Apply("where") or not isinstance(made.op, Apply):
+            return False
+        place, end = (made.operands * 2)[:2]
+        number = end in self.plain and isinstance(self.made[end].op, Full)
+        return made.op.function in ENDS and kind(place.type.dtype) == "int" and number
 
     def room(self, value: Value, made: Statement) -> int:
         """How long the text of a value without a line may be."""

@@ -448,7 +448,7 @@ def _reshape(p: Printer, s: lang.Statement) -> Iterator[str]:
 def _sequence_rows(p: Printer, s: lang.Statement) -> Iterator[str]:
     before, ahead = (size_text(size) for size in (s.op.before, s.op.ahead))
     given = [pointer(s.op.buffer), size_text(s.op.buffer.axes[1][1]), *map(p.name, s.operands)]
-    made = ", ".join(map(p.name, s.results))
+    made = ", ".join(p.name(each) if p.uses[each] else "_" for each in s.results)
     yield f"{made} = sequence_rows({', '.join([*given, before, ahead])})"
 
 
@@ -470,8 +470,8 @@ def _load(p: Printer, s: lang.Statement) -> Iterator[str]:
         tile = p.tile(s.op.buffer, s.operands[:count], names, s.operands[count:])
     if tile is not None:
         yield from tile[0]
-        apart = ["True"] if s.op.apart else []
-        yield from p.let(s, f"load_tile({', '.join([*tile[1], *apart])})")
+        apart = ["apart=True"] if s.op.apart else []
+        yield from p.let(s, f"load_tile({', '.join([*tile[1], *tile[2], *apart])})")
         return
     lines, at = p.address(s.op.buffer, s.operands[:count], names)
     mask = p.mask(s.operands[count:], names)
@@ -487,7 +487,7 @@ def _store(p: Printer, s: lang.Statement) -> Iterator[str]:
     tile = p.tile(s.op.buffer, index, names, masks)
     if tile is not None:
         yield from tile[0]
-        yield f"store_tile({', '.join([*tile[1], p.seen(value, names)])})"
+        yield f"store_tile({', '.join([*tile[1], p.seen(value, names), *tile[2]])})"
         return
     mask = p.mask(masks, names)
     lines, at = p.address(s.op.buffer, index, names)
