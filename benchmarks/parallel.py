@@ -4,6 +4,7 @@ gradients are from one process.
 
     torchrun --nproc-per-node 2 -m benchmarks.parallel -o benchmarks/results/parallel.json
     torchrun --nproc-per-node 2 -m benchmarks.parallel --values -o out/parallel_values.json
+    torchrun --nproc-per-node 4 -m benchmarks.parallel --values --device cpu -o out/values.json
 
 Timed is x [1, T, 2304] in bfloat16, T tokens on each GPU: `efficiency` is that of as many tokens,
 `of_whole` that of all of them on one GPU, which is what counts where every token reads all earlier
@@ -11,7 +12,8 @@ ones; `graph`: each of the first two is a CUDA graph, exchanges and all, as the 
 than the GPU where a layer is small. Values are those of many layers, whose
 heads (`tp`), sequence (`cp`) or parameters (`dp`, by FSDP2) are split, or which are cut into stages
 (`pp`, by a schedule of torch). The first process writes a row as it comes. With `--one-gpu` all
-processes share one, and tell each other through the host; with `--device cpu` there is none.
+processes share one, and tell each other through the host; with `--device cpu` there is none, and
+layers and sequences are a quarter as large.
 """
 
 from __future__ import annotations
@@ -64,6 +66,10 @@ DIMS = {"lm": EVERY, **dict.fromkeys(("kda", "transformer", "lfm2"), EVERY[:3])}
 
 LENGTHS = {"cp": (256, 1000)}
 """Tokens on each process, or of each sequence where these are not split: 256."""
+
+WIDTHS = ("d", "K", "V", "r", "f")
+LESS = 4
+"""What widths and lengths are divided by where there is no GPU: 4 processes take 2 GB then."""
 
 
 def both(module: nn.Module, x: Tensor) -> Call:
@@ -194,13 +200,16 @@ def through_host() -> None:
 
 def values(name: str, dim: str, mesh: DeviceMesh) -> dict[str, Any]:
     """How far a layer is from one process."""
-    found: dict[str, Any] = {"layer": name, **VALUES[name], "split": dim, "ranks": mesh.size()}
+    less = LESS if mesh.device_type == "cpu" else 1
+    sizes = {n: size // less if n in WIDTHS else size for n, size in VALUES[name].items()}
+    found: dict[str, Any] = {"layer": name, **sizes, "split": dim, "ranks": mesh.size()}
     for dtype in (torch.float32, torch.bfloat16):
         for length in LENGTHS.get(dim, (256,)):
+            length //= less
             what = f"{str(dtype).removeprefix('torch.')}, {length} tokens"
             tokens = length * mesh.size() if dim == "cp" else length
             try:
-                found[what] = error(name, VALUES[name], mesh, dtype, tokens)
+                found[what] = error(name, sizes, mesh, dtype, tokens)
             except (RuntimeError, ValueError) as reason:  # of one layer: the others are told still
                 found[what] = f"{type(reason).__name__}: {reason}"[:500]
     return found
