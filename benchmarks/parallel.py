@@ -204,8 +204,7 @@ def values(name: str, dim: str, mesh: DeviceMesh) -> dict[str, Any]:
     sizes = {n: size // less if n in WIDTHS else size for n, size in VALUES[name].items()}
     found: dict[str, Any] = {"layer": name, **sizes, "split": dim, "ranks": mesh.size()}
     for dtype in (torch.float32, torch.bfloat16):
-        for length in LENGTHS.get(dim, (256,)):
-            length //= less
+        for length in (tokens // less for tokens in LENGTHS.get(dim, (256,))):
             what = f"{str(dtype).removeprefix('torch.')}, {length} tokens"
             tokens = length * mesh.size() if dim == "cp" else length
             try:

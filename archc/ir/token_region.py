@@ -46,7 +46,9 @@ class TokenRegion:
     `packed`: the sequences may stand one after the other in a batch of 1; `tails` are the outputs
     that are the last tokens of a sequence alone, each with the past that it is kept for. `nexts`
     are pasts of the next call, of short convolutions, which the kernel of the values writes where
-    there is room for them, each with the past that it takes the place of."""
+    there is room for them, each with the past that it takes the place of.
+    `again`: its one output is read by nothing but a product with a parameter, so that its gradient
+    can make it a second time and no one keeps it."""
 
     name: str
     stream: str
@@ -62,6 +64,7 @@ class TokenRegion:
     packed: bool = False
     tails: Mapping[str, str] = field(default_factory=dict)
     nexts: Mapping[str, str] = field(default_factory=dict)
+    again: bool = False
 
     def edge(self, name: str) -> Past | None:
         """The tokens of each sequence that an input or an output has, if these are not all: those

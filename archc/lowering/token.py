@@ -33,7 +33,7 @@ from archc.lowering.about import about_tokens
 from archc.lowering.algebra import reduced
 from archc.lowering.names import size_name
 from archc.lowering.token_borders import TABLE, Borders, Look
-from archc.lowering.token_nexts import nexts_of, store_nexts
+from archc.lowering.token_nexts import if_wanted, is_again, nexts_of, store_nexts
 from archc.lowering.token_rules import TOKEN_RULES
 from archc.lowering.token_space import Space, space_of
 from archc.lowering.token_walk import Looks, Walk, furthest
@@ -180,7 +180,7 @@ class TokenProgram(Values):
     def buffer(self, name: str, node: Node, rows: str = "") -> Buffer:
         """The memory of what has the axes of a node, by name."""
         axes = {plain(axis.name): self._length(name, axis) for axis in node.type.axes}
-        optional = name in self.region.seeds or name in self.region.nexts
+        optional = name in self.region.seeds or name in self.region.nexts or is_again(self, name)
         dtype = STORED[node.type.dtype]
         return self.k.memory(plain(name), axes, dtype, rows=rows, optional=optional)
 
@@ -437,10 +437,10 @@ class TokenProgram(Values):
     def _store_all(self, tokens: Mapping[str, Node], made: Mapping[str, Buffer]) -> Refusal | None:
         """Write what runs along the tokens."""
         for name, node in tokens.items():
-            x = self._at_its_tokens(node)
-            if isinstance(x, Refusal):
-                return x
-            self._store(name, node, x, made[name])
+            with if_wanted(self, name, made[name]):
+                if isinstance(x := self._at_its_tokens(node), Refusal):
+                    return x
+                self._store(name, node, x, made[name])
         return None
 
     def _store(self, name: str, node: Node, x: Padded, buffer: Buffer) -> None:
@@ -512,7 +512,7 @@ class TokenProgram(Values):
             self.tokens(first + step)
             if walk:
                 walk.begin(walk.looks.carried, turn.carried[len(rest) :])
-            problem = self._made_at_once([*tokens.values()])
+            problem = self._made_at_once([o for n, o in tokens.items() if not is_again(self, n)])
             sums = self._shares([*rest.values()], turn.carried[: len(rest)], dims)
             problem = self._store_all(tokens, made) or store_nexts(self, self.nexts) or problem
             if problem is None and not isinstance(sums, Refusal):

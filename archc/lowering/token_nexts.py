@@ -3,11 +3,13 @@ sequence, with those of the past where there are fewer.
 
 A walk carries the places of each run, so that at the last token of a sequence they are the tokens
 that the next call looks back on, and one more in front. A launch that wants none gives no memory.
+So it is with the value of a region, which the kernel of the gradient makes a second time if asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from archc.ir import layer as ir
@@ -18,6 +20,21 @@ from archc.tile.language import Buffer
 
 if TYPE_CHECKING:
     from archc.lowering.token import TokenProgram
+
+
+def is_again(v: TokenProgram, name: str) -> bool:
+    """Whether an output of a gradient is the value that it is the gradient of."""
+    return v.region.again and v.graph is not v.region.graph and name in v.region.makes
+
+
+@contextmanager
+def if_wanted(v: TokenProgram, name: str, buffer: Buffer) -> Iterator[None]:
+    """The statements that write an output: of a value made again, where it has memory."""
+    if not is_again(v, name):
+        yield
+        return
+    with v.k.branch(v.k.given(buffer)), v.inner():
+        yield
 
 
 def nexts_of(v: TokenProgram) -> dict[str, Buffer]:

@@ -174,8 +174,22 @@ def _region(graph: Graph, members: frozenset[int], stream: str) -> TokenRegion:
     tables = frozenset(name for name, id in body.reads.items() if is_table(graph, id, stream))
     return TokenRegion(
         name, stream, members, body.graph, body.reads, body.makes, body.pasts, tables, passes,
-        least, body.seeds,
+        least, body.seeds, again=_is_multiplied(graph, body, stream),
     )  # fmt: skip
+
+
+def _is_multiplied(graph: Graph, body: Body, stream: str) -> bool:
+    """Whether a group without a past or dropout makes one value of tokens, that nothing but a
+    product with a parameter reads."""
+    made = [*body.makes.values()]
+    users = [user for id in made for user in graph.users(id)]
+    if len(made) > 1 or len(users) != 1 or body.pasts or body.seeds:
+        return False
+    product, type = graph[users[0]], graph[made[0]].type
+    others = [graph[each].op for each in product.operands if each != made[0]]
+    times = isinstance(product.op, ir.Contract) and [isinstance(x, ir.Param) for x in others]
+    alone = times == [True] and made[0] not in graph.outputs.values()
+    return alone and is_token_type(type, stream) and type.dtype == "real"
 
 
 def _learns(region: TokenRegion) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from archc.ir import layer as ir
+from archc.ir.builder import Sharing
 from archc.ir.chunk import CHUNK_OPS
 from archc.ir.graph import Graph
 from archc.ir.token_region import Gradient, TokenRegion, is_token_type
@@ -41,7 +42,21 @@ def gradient_of(region: TokenRegion, differentiate: Differentiate) -> Gradient:
     alike = _alike(region, backward, reached)
     made = tuple(name for name in reached if name not in alike)
     backward.outputs = {cotangent(name): backward.outputs[cotangent(name)] for name in made}
+    if region.again:
+        _add_values(region.graph, backward)
     return Gradient(with_gathers(backward), made, given, alike)
+
+
+def _add_values(graph: Graph, backward: Graph) -> None:
+    """Let a gradient make the values of its region as well."""
+    builder = Sharing(backward)
+    ids = {node.op: node.id for node in backward if isinstance(node.op, ir.Input)}
+    made = dict[int, int]()
+    for node in graph:
+        known = ids.get(node.op) if isinstance(node.op, ir.Input) else None
+        operands = (made[each] for each in node.operands)
+        made[node.id] = builder.add(node.op, *operands) if known is None else known
+    backward.outputs |= {name: made[id] for name, id in graph.outputs.items()}
 
 
 def _alike(region: TokenRegion, backward: Graph, names: tuple[str, ...]) -> dict[str, str]:

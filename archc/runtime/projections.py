@@ -1,5 +1,6 @@
 """Products of one value with several parameters, whose gradients are one sum that products make."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,6 +88,41 @@ def times(x: Tensor, weight: Tensor) -> Tensor:
     return (x @ weight.flatten(1)).unflatten(-1, weight.shape[1:])
 
 
+class Later:
+    """What the op of a token region will make of what it is given, once a product asks for it."""
+
+    def __init__(self, op: Any, given: tuple):
+        self.op, self.given = op, given
+
+
+def made_later(op: Any, *given: Any) -> Tensor | Later:
+    """What the op of a token region makes, which nothing but a product with a weight reads. Where
+    autograd alone looks on, the product makes it, and keeps what the op was given instead."""
+    tensors = tuple(x for x in given if isinstance(x, Tensor))
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return Later(op, given) if learns and torch_alone(tensors[0], tensors) else op(*given)
+
+
+def weighed(summed: int, weight: Tensor, x: Tensor | Later) -> Tensor:
+    """x [..., *d] times a weight [*d, ...]; d: so many `summed`. What is made later is not kept for
+    the gradient of the weight: the gradient of its op makes it again, of what that reads."""
+    if not isinstance(x, Later):
+        return sums_times(summed, weight, x)
+    kind, device, side = x.given[-1], weight.device.type, weight
+    if torch.is_autocast_enabled(device) and weight.dtype == torch.float32:
+        side = weight.to(torch.get_autocast_dtype(device))
+    if side.dtype == kind and torch_alone(side, ()):
+        return MadeTimes.apply(summed, side, x.op, *x.given)
+    return sums_times(summed, weight, x.op(*x.given))
+
+
+def sums_times(summed: int, weight: Tensor, x: Tensor) -> Tensor:
+    """x [..., *d] times a weight [*d, ...]; d: so many `summed`."""
+    if summed > 1:
+        x, weight = x.flatten(-summed), weight.flatten(0, summed - 1)
+    return times(x, weight)
+
+
 def torch_alone(x: Tensor, weights: tuple[Tensor, ...]) -> bool:
     """Whether nothing but torch and its autograd looks at products: no tensor of a kind of its own
     (of several devices, of a quantiser), no compiler, no transform."""
@@ -136,6 +172,33 @@ class ProductsOf(torch.autograd.Function):
             )
         ]
         return (None if total is None else total.reshape(x.shape), *made)
+
+
+class MadeTimes(torch.autograd.Function):
+    """What an op makes times a weight, as `weighed` says."""
+
+    @staticmethod
+    def forward(ctx: Any, summed: int, weight: Tensor, op: Any, *given: Any) -> Tensor:
+        """The product."""
+        tensors = [x for x in given if isinstance(x, Tensor)]
+        ctx.save_for_backward(weight, *tensors)
+        ctx.summed, ctx.op, ctx.rest = summed, op, given[len(tensors) :]
+        return sums_times(summed, weight, op(*given))
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        """That of the weight, and those of what the op was given."""
+        weight, *tensors = ctx.saved_tensors
+        kept = weight.shape[ctx.summed :]
+        rows, side = d.reshape(-1, math.prod(kept)), weight.reshape(-1, math.prod(kept))
+        lead = d.shape[: d.dim() - len(kept)]
+        with torch.autocast(d.device.type, enabled=False):
+            slope = (rows @ side.mT).reshape(*lead, *weight.shape[: ctx.summed])
+            made, found = ctx.op.again((*tensors, *ctx.rest), slope)
+            learns = ctx.needs_input_grad[1]
+            flat = made.reshape(len(rows), -1)
+            d_weight = (flat.mT @ rows).reshape(weight.shape) if learns else None
+        return (None, d_weight, None, *found, *(None for _ in ctx.rest))
 
 
 def joined_columns(matrices: list[Tensor]) -> Tensor:

@@ -233,6 +233,32 @@ def rooms_like(places: list[int]) -> Callable:
     return room
 
 
+def by_passes(
+    passes: Callable, places: tuple, names: list, learns: dict, saved: tuple, slopes: list,
+    rest: tuple,
+) -> tuple:  # fmt: skip
+    """What passes make of what was saved, and the gradients of that, with gradients themselves."""
+    inputs = [x if x is None else x.view_as(x) for x in saved]  # one may be made of another
+    outputs = with_gradients(passes, tuple(inputs), rest, places)
+    asked = [x if n in learns else None for n, x in zip(names, inputs, strict=True)]
+    return outputs, gradients_again(outputs, slopes, asked)
+
+
+def made_again(
+    gradient: Callable, room: Callable, passes: Callable, names: list, learns: dict, given: tuple,
+    slope: Tensor,
+) -> tuple:  # fmt: skip
+    """The result of an op, from what it was given, and the gradients of that, from the one that
+    arrives: the kernel of the gradient writes both."""
+    saved, rest = given[: len(names)], given[len(names) : -1]
+    if torch.is_grad_enabled():
+        (y,), ds = by_passes(passes, (0,), names, learns, saved, [slope], rest)
+        return y.to(slope.dtype), ds
+    y = room(*given)
+    made = gradient(*saved, slope, *rest, y)
+    return y, shared_out(names, learns, saved, [slope], made)
+
+
 def new_token_op(
     space: torch.library.Library, title: str, tensors: str, numbers: str, results: tuple,
     learning: str, values: Callable, room: Callable | str, gradient: Callable, passes: Callable,
@@ -240,7 +266,8 @@ def new_token_op(
     """The op of a token region: of `tensors`, by name (`x?` may be None), and of `numbers`, as a
     schema has them, the last of which are the dtypes of its results; those of `learning` have
     gradients, `x=z` that of z, `x=0` that of the first result. `values` and `gradient` launch
-    kernels, `room` is for results, or whose shapes these have; `passes` have a second gradient."""
+    kernels, `room` is for results, or whose shapes these have; `passes` have a second gradient.
+    `op.again` is `made_again` of an op with one result."""
     names, count, rest = tensors.split(), len(results), numbers.split("; ")
     room = rooms_like([*map(names.index, room.split())]) if isinstance(room, str) else room
     learns = {name: same for name, _, same in (each.partition("=") for each in learning.split())}
@@ -256,10 +283,7 @@ def new_token_op(
         slopes = [or_zero(d, like) for d, like in zip(arriving, ctx.like, strict=True)]
         saved, own = ctx.saved_tensors, ctx.rest[:-count]  # unpacked once: checkpoints ask for it
         if torch.is_grad_enabled():
-            inputs = [x if x is None else x.view_as(x) for x in saved]  # one may be made of another
-            outputs = with_gradients(passes, tuple(inputs), own, results)
-            asked = [x if n in learns else None for n, x in zip(names, inputs, strict=True)]
-            ds = gradients_again(outputs, slopes, asked)
+            _, ds = by_passes(passes, results, names, learns, saved, slopes, own)
         else:
             made = gradient_op(*saved, *slopes, *own)
             ds = shared_out(names, learns, saved, slopes, made)
@@ -272,4 +296,6 @@ def new_token_op(
         partial(like_those_of, names, learns), no_second_gradient,
     )  # fmt: skip
     schema = f"{title}({', '.join([*given, *rest])}) -> ({', '.join(['Tensor'] * count)})"
-    return new_op(space, schema, as_op(filled_by(values, room, count)), room, derive, keep)
+    op = new_op(space, schema, as_op(filled_by(values, room, count)), room, derive, keep)
+    vars(op)["again"] = partial(made_again, as_op(gradient), room, passes, names, learns)
+    return op

@@ -18,9 +18,7 @@ from archc.ir.routes import routes
 def join_products(scope: Scope, params: Collection[int], away: Collection[int]) -> None:
     """Let products of a value with `params` be made together where it has several; `away`: nodes
     that stay where they are."""
-    graph = scope.graph
-    chosen = {id for route in routes(graph) for id in route.members}
-    taken = {*away, *chosen, *scope.regions, *scope.fused, *scope.linear}
+    graph, taken = scope.graph, {*taken_elsewhere(scope, away), *scope.regions}
     groups: dict[tuple[int, int], list[int]] = {}
     for node in graph:
         known = weight_of(graph, node, params)
@@ -33,6 +31,12 @@ def join_products(scope: Scope, params: Collection[int], away: Collection[int]) 
     if found:
         regions = {id: each for each in found for id in each.made}
         scope.use_regions({**scope.regions, **regions})
+
+
+def taken_elsewhere(scope: Scope, away: Collection[int]) -> set[int]:
+    """Nodes that are made by something else than a product of their own."""
+    chosen = {id for route in routes(scope.graph) for id in route.members}
+    return {*away, *chosen, *scope.fused, *scope.linear}
 
 
 def weight_of(graph: Graph, node: Node, params: Collection[int]) -> tuple[int, int] | None:
@@ -89,3 +93,28 @@ class JointProducts:
         if len(value.layout) < len(want):
             text = call(f"{text.at(ATOM)}.expand", *(scope.length(axis) for axis in axes))
         return text
+
+
+class WeighedProduct(JointProducts):
+    """The one product that reads what the op of a token region makes, which may make it later."""
+
+    def call(self) -> None:
+        """Write the line."""
+        scope, (id,), (weight,) = self.scope, self.made, self.weights
+        given = [str(self.summed), scope.value(weight).text.text, scope.value(self.x).text.text]
+        name = Text(scope.names.fresh(scope.hint(scope.graph[id])))
+        scope.values[id] = Value(name, scope.graph[id].type.names, DATA)
+        scope.writer.call(f"{name} = weighed(", given, ")")
+
+
+def weighed_product(
+    scope: Scope, x: int, params: Collection[int], taken: Collection[int]
+) -> WeighedProduct | None:
+    """The product with a parameter that alone reads a value; None if it is `taken` elsewhere."""
+    (id,) = scope.graph.users(x)
+    known = weight_of(scope.graph, scope.graph[id], params)
+    if known is None or id in taken or id not in scope.uses:
+        return None
+    place, summed = known
+    weight = scope.graph[id].operands[place]
+    return None if weight in taken else WeighedProduct(scope, x, summed, [id])

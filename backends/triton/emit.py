@@ -7,6 +7,11 @@ from typing import Any
 
 from archc.backends.eager import emit as eager
 from archc.backends.eager.file import File
+from archc.backends.eager.joint_products import (
+    WeighedProduct,
+    taken_elsewhere,
+    weighed_product,
+)
 from archc.backends.eager.recurrence import RecurrenceFunction
 from archc.backends.eager.scope import Scope
 from archc.backends.triton.fold import written as by_folds
@@ -76,9 +81,17 @@ def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
 
     def by_regions(
         scope: Scope, layer: ir.Layer, away: Collection[int]
-    ) -> dict[int, RegionFunction]:
-        every = schedule.regions(layer, away)
-        found = [RegionFunction(scope, each, schedule.packed) for each in every]
-        return {id: each for each in found for id in each.region.makes.values()}
+    ) -> dict[int, RegionFunction | WeighedProduct]:
+        params, taken = {id for id, _ in layer.params}, taken_elsewhere(scope, away)
+        found = dict[int, RegionFunction | WeighedProduct]()
+        for each in schedule.regions(layer, away):
+            made, product = [*each.region.makes.values()], None
+            if each.region.again:
+                product = weighed_product(scope, made[0], params, taken)
+            function = RegionFunction(scope, each, schedule.packed, later=product is not None)
+            found |= dict.fromkeys(made, function)
+            if product is not None:
+                found[product.made[0]] = product
+        return found
 
     return by_kernels, by_steps, by_ops, by_folds(schedule.folds), by_regions

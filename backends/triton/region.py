@@ -77,8 +77,9 @@ class RegionFunction:
 
     def __init__(
         self, scope: Scope, made: RegionKernels,
-        packed: Callable[[TokenRegion, bool], RegionKernels | str],
+        packed: Callable[[TokenRegion, bool], RegionKernels | str], later: bool,
     ):  # fmt: skip
+        self.later = later
         self.scope, self.file, self.region = scope, scope.file, made.region
         self.graph, self.stream = made.region.graph, made.region.stream
         name = f"{snake(scope.layer)}_{identifier(self.region.name)}"
@@ -325,7 +326,8 @@ class RegionFunction:
         wanted = {name: self.ds[name] for name in self.wanted}
         given = {**self.arguments, **{cotangent(n): d for n, d in self.kernels.slopes.items()}}
         self._in_rows(lines, made.gradient, given)
-        given |= {**self.seeds, **{cotangent(name): d for name, d in wanted.items()}}
+        again = self.outputs if self.region.again else {}
+        given |= {**self.seeds, **again, **{cotangent(name): d for name, d in wanted.items()}}
         self._launch(body, lines, made.gradient, given, wanted)
         results = []
         for name, d in wanted.items():
@@ -333,10 +335,9 @@ class RegionFunction:
             summed = f"sum_of_programs({d}, {axes}, {self.arguments[name]})"
             results.append(summed if axes else d)
         lines.returns(results) if len(results) > 1 else lines.line(f"return {results[0]}")
-        names = ", ".join(self.arguments[n] for n in wanted)
-        doc = [f"The gradients of {names} by a kernel."]
-        slopes = [*self.kernels.slopes.values()]
-        return self._part("_gradient", body, lines, doc, more=slopes, drawn=self._drawn())
+        doc = [f"The gradients of {', '.join(self.arguments[n] for n in wanted)} by a kernel."]
+        more, last = [*self.kernels.slopes.values()], [f"{y}=None" for y in again.values()]
+        return self._part("_gradient", body, lines, doc, more=more, last=last, drawn=self._drawn())
 
     def dtypes(self) -> list[str]:
         return [self.kinds[name] for name in self.kernels.outputs]
@@ -567,6 +568,9 @@ class RegionFunction:
             room = [*every, *self.dtypes()]
             if self.kernels.nexts:
                 write_nexts(self, body, lines, every)
+            if self.later:
+                lines.call("return made_later(", [f"{self.title}_op", *room], ")")
+                return
             lines.call(f"{made} = {self.title}_op(", room, ")")
             left = [*self.outputs.values(), *self.kept(body)]
             lines.returns(left) if self._several() else lines.line(f"return {made}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from archc.runtime import projections
-from archc.runtime.projections import products_of
+from archc.runtime.projections import made_later, products_of, weighed
+from archc.runtime.tokens import new_token_op, token_kind
 
 SHAPES = ((4, 3), (4, 2, 5), (4, 2, 1, 3))
 
@@ -232,3 +235,65 @@ def test_thin_weights_may_be_frozen_or_unread(monkeypatch: pytest.MonkeyPatch) -
     torch.testing.assert_close(x.grad, weights[2].flatten(1).sum(1).expand_as(x))
     x, weights = thin(9)
     assert torch.autograd.gradgradcheck(products_of, [x, weights[0], weights[2]])
+
+
+@cache
+def gated_op() -> Any:
+    """The op of a region x tanh(g), whose kernels are torch's."""
+
+    def values(x: Tensor, g: Tensor, y: Tensor) -> None:
+        y.copy_(x * g.tanh())
+
+    def gradient(x: Tensor, g: Tensor, d: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if y is not None:
+            values(x, g, y)
+        return d * g.tanh(), d * x * (1 - g.tanh() ** 2)
+
+    return new_token_op(
+        SPACE, "y", "x g", "ScalarType kind", (0,), "x g", values, "x", gradient,
+        lambda x, g: x * g.tanh(),
+    )  # fmt: skip
+
+
+SPACE = torch.library.Library("gated_in_tests", "FRAGMENT")
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4,), (2, 2, 3)])
+def test_what_is_multiplied_is_made_again_and_not_kept(shape: tuple[int, ...]) -> None:
+    """Gradients, and those of gradients, are torch's own; with a weight that does not learn too."""
+    torch.manual_seed(0)
+    summed, op = max(len(shape) - 1, 1), gated_op()
+    x, g = (torch.randn(2, 5, *shape[:summed], dtype=torch.float64).requires_grad_() for _ in "xg")
+    weight = nn.Parameter(torch.randn(shape, dtype=torch.float64))
+
+    def run(x: Tensor, g: Tensor, weight: Tensor) -> Tensor:
+        return weighed(summed, weight, made_later(op, x, g, token_kind(False, x, g)))
+
+    assert torch.autograd.gradcheck(run, (x, g, weight))
+    assert torch.autograd.gradgradcheck(run, (x, g, weight))
+    kept = list[Tensor]()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
+        y = run(x, g, weight)
+    assert {t.data_ptr() for t in kept} == {t.data_ptr() for t in (x, g, weight)}
+    torch.testing.assert_close(y, torch.tensordot(x * g.tanh(), weight, summed))
+    fixed = torch.autograd.grad(run(x, g, weight.detach()).sum(), [x, g])
+    torch.testing.assert_close(fixed, torch.autograd.grad(y.sum(), [x, g]))
+
+
+def test_a_checkpoint_and_autocast_make_it_as_they_make_others() -> None:
+    torch.manual_seed(0)
+    op, (x, g), weight = gated_op(), torch.randn(2, 3, 4), nn.Parameter(torch.randn(4, 5))
+    x.requires_grad_()
+
+    def run(x: Tensor) -> Tensor:
+        return weighed(1, weight, made_later(op, x, g, token_kind(False, x, g)))
+
+    wanted = torch.autograd.grad(run(x).sum(), [x, weight])
+    found = torch.autograd.grad(checkpoint(run, x, use_reentrant=False).sum(), [x, weight])
+    torch.testing.assert_close(found, wanted)
+    with torch.autocast("cpu", torch.bfloat16):
+        made = made_later(op, x.bfloat16(), g.bfloat16(), torch.bfloat16)
+        y = weighed(1, weight, made)
+    assert y.dtype == torch.bfloat16
+    found = torch.autograd.grad(y.sum(), [x, weight])
+    torch.testing.assert_close(found, wanted, rtol=0.1, atol=0.1)

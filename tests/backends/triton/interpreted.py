@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from itertools import accumulate
 from types import ModuleType
 from typing import Any
@@ -91,6 +91,7 @@ def as_told(module: ModuleType, close: float) -> dict[str, Any]:
     against that which keeps nothing for a gradient, to within `close`."""
 
     def held(op: Any) -> Callable[..., Any]:
+        @wraps(op)
         def call(*given: Any) -> Any:
             made = op(*given)
             with patch.object(torch, "empty", NEW), FakeTensorMode() as mode, torch.no_grad():
@@ -252,6 +253,7 @@ def recorded(module: ModuleType) -> list[tuple[Any, tuple]]:
     seen: list[tuple[Any, tuple]] = []
 
     def held(call: Any) -> Callable[..., Any]:
+        @wraps(call)
         def run(*given: Any) -> Any:
             if not torch.compiler.is_compiling():
                 own = [x.detach() if isinstance(x, Tensor) else x for x in given]
