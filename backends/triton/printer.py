@@ -19,6 +19,7 @@ from archc.backends.triton.addresses import Names
 from archc.backends.triton.arguments import Arguments, pointer
 from archc.backends.triton.elementwise import TEXT
 from archc.backends.triton.nesting import with_places
+from archc.backends.triton.row_totals import totals_of_running_sums
 from archc.backends.triton.spelling import (
     INDENT,
     WIDTH,
@@ -105,6 +106,7 @@ class Printer(Names):
         self.joins: list[str] = []
         self.inside = with_places(program, self.nested)
         self.beside = {*self.inside.values()}
+        self.totals = totals_of_running_sums(program)
 
     def lines(self) -> list[str]:
         """The lines of the whole program."""
@@ -365,7 +367,10 @@ def _reduce(p: Printer, s: lang.Statement) -> Iterator[str]:
     (x,) = s.operands
     if s.op.function == "product":
         return p.let(s, f"tl.reduce({p.name(x)}, {x.type.place(s.op.dim)}, join_product)")
-    return p.let(s, f"tl.{s.op.function}({p.name(x)}, {x.type.place(s.op.dim)})")
+    row = p.name(x)
+    if s in p.totals:
+        row = f"tl.reshape({row}, {shape_text(x.type)}, can_reorder=True)"
+    return p.let(s, f"tl.{s.op.function}({row}, {x.type.place(s.op.dim)})")
 
 
 def _scan(p: Printer, s: lang.Statement) -> Iterator[str]:
