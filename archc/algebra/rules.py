@@ -104,6 +104,46 @@ def _rows_of_products(graph: Graph, node: Node, side: int, row: Node) -> int | N
     return graph.add(row.op, products, index.id)
 
 
+def rows_apart(graph: Graph, node: Node) -> int | None:
+    """`p @ (v[s] + E[p(t, s)])` -> `p @ v[s] + p @ E[p(t, s)]`: a row that each pair of tokens
+    looks up is multiplied by itself, where the sum is a vector for each pair."""
+    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+        return None
+    for side, operand in enumerate(node.operands):
+        total = graph[operand]
+        if is_sum(total) and len(total.operands) == 2 and len(graph.users(operand)) == 1:
+            rows = [_is_row_of_pairs(graph[term]) for term in total.operands]
+            if any(rows) and all(_has_all(graph, node, side, term) for term in total.operands):
+                return _term_by_term(graph, node, side, total)
+    return None
+
+
+def _is_row_of_pairs(node: Node) -> bool:
+    """Whether each pair of tokens looks a row up."""
+    kinds = [axis.kind for axis in node.type.axes]
+    return isinstance(node.op, ir.Gather) and kinds.count("stream") == 2 and "dim" in kinds
+
+
+def _has_all(graph: Graph, node: Node, side: int, term: int) -> bool:
+    """Whether a product of a term has all axes of the product of the sum, and sums over them."""
+    total = graph[node.operands[side]]
+    labels = dict(zip(total.type.names, node.op.ins[side], strict=True))
+    own = {labels[name] for name in graph[term].type.names}
+    return {*labels.values()} <= own | {*node.op.ins[1 - side]}
+
+
+def _term_by_term(graph: Graph, node: Node, side: int, total: Node) -> int:
+    """The sum of the products of its terms."""
+    labels = dict(zip(total.type.names, node.op.ins[side], strict=True))
+    made = []
+    for term in total.operands:
+        ins, operands = [*node.op.ins], [*node.operands]
+        ins[side] = tuple(labels[name] for name in graph[term].type.names)
+        operands[side] = term
+        made.append(graph.add(ir.Contract(tuple(ins), node.op.out), *operands))
+    return graph.add(total.op, *made)
+
+
 def _built_if_cheaper(reading: Reading, plan: Plan | None) -> int | None:
     """Nodes for a plan that costs less than what is there, and is not that once more."""
     if plan is None:

@@ -12,12 +12,18 @@ from archc.algebra.merge import (
     share,
     share_captures,
 )
-from archc.algebra.rules import distribute, drop_delta, look_up_last, reassociate
+from archc.algebra.rules import (
+    distribute,
+    drop_delta,
+    look_up_last,
+    reassociate,
+    rows_apart,
+)
 from archc.ir import layer as ir
 from archc.ir.rewrite import Rule, rewrite
 
 MERGES: tuple[Rule, ...] = (share_captures, share, drop_neutral, join_constants)
-PRODUCTS: tuple[Rule, ...] = (drop_delta, distribute, reassociate, look_up_last)
+PRODUCTS: tuple[Rule, ...] = (drop_delta, distribute, reassociate, rows_apart, look_up_last)
 
 
 def simplify(layer: ir.Layer) -> ir.Layer:

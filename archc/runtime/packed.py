@@ -221,8 +221,13 @@ def run_near(run: Callable, bounds: list[int], cut: dict) -> Any:
     return outputs_in_order(outputs, ())
 
 
+RUN_TOKENS = 2048
+"""A batch more is run where that leaves so many tokens out that shorter sequences repeat."""
+
+
 def near_sequences(bounds: list[int]) -> list[list[int]]:
-    """Groups of sequences of which none is twice as long as another of its group."""
+    """Groups of sequences of which none is twice as long as another of its group, nor repeats more
+    than it is worth to run fewer batches."""
     lengths = [end - start for start, end in pairwise(bounds)]
     groups: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -231,7 +236,18 @@ def near_sequences(bounds: list[int]) -> list[list[int]]:
             groups[-1].append(i)
         else:
             groups.append([i])
-    return groups
+    return [part for group in groups for part in nearer_sequences(group, lengths)]
+
+
+def nearer_sequences(group: list[int], lengths: list[int]) -> list[list[int]]:
+    """Sequences, the longest first, taken apart where that saves most, while it is worth it."""
+    longest = lengths[group[0]]
+    saved = [(longest - lengths[each]) * (len(group) - i) for i, each in enumerate(group)]
+    best = max(range(len(group)), key=lambda i: saved[i])
+    if saved[best] < RUN_TOKENS:
+        return [group]
+    parts = (group[:best], group[best:])
+    return [part for own in parts for part in nearer_sequences(own, lengths)]
 
 
 def longest_batch(pieces: tuple[Tensor, ...], members: list[int]) -> Tensor:

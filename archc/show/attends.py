@@ -1,4 +1,4 @@
-"""The computation of each attend on a GPU: torch's attention, kernels that fold, or all pairs."""
+"""The computation of each attend on a GPU: torch's attention, kernels that fold, or PyTorch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _choices(node: Node, name: str) -> Attended:
     (chosen, id), *_ = node.op.body.outputs.items()
     along = node.op.body[id].op.axis
     scores = scores_of(as_folds(node.op))
-    by = "all pairs in PyTorch"
+    by = "by PyTorch"
     if scores is not None:
         by = "by a kernel" + (f" that sums over `{scores.over}`" if scores.over else "")
     how = f"lists of places along `{along}`, of some readers at a time; scores {by}"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import sympy
-from archc.backends.eager.lists import chooses_past, own_rows, told_lengths
+from archc.backends.eager.lists import chooses_past, in_pieces, told_lengths
 from archc.backends.eager.region import extra_arguments
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, PLACES, Value
@@ -152,7 +152,7 @@ def _of_some(
     own = op.source == op.reader.name
     if told_lengths(op) or op.path is not None or (own and not op.causal) or scope.file.slots:
         return False
-    if not lists and not (function.in_parts and own_rows(op, function.body.fused)):
+    if not lists and not (function.in_parts and in_pieces(op, function.body.fused)):
         return False
     by_tokens = [values[n].layout[:2] == ("batch", op.reader.name) for n in cut]
     made = [op.body[id].type.names for id in op.body.outputs.values()]
@@ -215,9 +215,8 @@ def _numbers(scope: Scope, node: Node, function: AttendFunction, scores: int | N
     """How many numbers are made of one reader: of the largest value of pairs, and all sequences.
     With a kernel of scores, what these are made of is not in memory."""
     op, reader, read = node.op, node.op.reader.name, node.op.read.name
-    after = None if scores is None else {scores, *op.body.descendants(scores)}
-    pairs = [n.type for n in op.body if {reader, read} <= {*n.type.names}
-             and (after is None or n.id in after)]  # fmt: skip
+    made = function.body.values if scores is None else {scores, *op.body.descendants(scores)}
+    pairs = [n.type for n in op.body if {reader, read} <= {*n.type.names} and n.id in made]
     sizes = [[axis for axis in type.axes if axis.kind == "dim"] for type in pairs]
     wide = {str(scope.size(sympy.Mul(*(axis.size for axis in axes)))) for axes in sizes}
     source = next(n for n, role in op.captures if role == "read")

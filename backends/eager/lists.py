@@ -70,9 +70,16 @@ OF_ROWS = (ir.Input, ir.Constant, ir.Position, ir.Elementwise, ir.Contract, ir.R
 """Ops that have to do with one reader at a time, if they do not look along these."""
 
 
+def in_pieces(op: ir.Attend, done: Collection[int] = ()) -> bool:
+    """Whether a file for kernels makes an attend in PyTorch of some readers at a time. `done` are
+    sums over the tokens read that a function of torch or a kernel makes."""
+    past = op.causal or op.source != op.reader.name
+    return past and op.path is None and not told_lengths(op) and own_rows(op, done)
+
+
 def own_rows(op: ir.Attend, done: Collection[int]) -> bool:
-    """Whether an attend makes all pairs in PyTorch, and no reader has to do with another. `done`
-    are sums over the tokens read that a function of torch or a kernel makes."""
+    """Whether an attend makes all pairs in PyTorch but for sums that are `done`, and no reader has
+    to do with another."""
     reader, waiting, seen = op.reader.name, [*op.body.outputs.values()], set[int]()
     while waiting:
         id = waiting.pop()

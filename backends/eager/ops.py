@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from archc.backends.eager import carry
 from archc.backends.eager.elementwise import laid_out
 from archc.backends.eager.linear import linear_call
+from archc.backends.eager.looked_up import multiplied, taken
 from archc.backends.eager.rearrange import run_of
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import (
@@ -129,9 +130,9 @@ def _whole_of_each(scope: Scope, node: Node, value: Value, kept: Sequence[str]) 
 
 def contract(scope: Scope, node: Node) -> Value:
     """A product summed over what the result lacks: `@`, `einsum`, or a plain product."""
-    linear = linear_call(scope, node)
-    if linear is not None:
-        return linear
+    known = linear_call(scope, node) or multiplied(scope, node)
+    if known is not None:
+        return known
     values = [scope.value(operand) for operand in node.operands]
     if len(values) == 1:
         return _rearranged(scope, node, values[0])
@@ -221,9 +222,11 @@ def gather(scope: Scope, node: Node) -> Value:
     """A run of entries is a view; else `E[tokens]` for a table, `x[..., index]`
     (`x.index_select(dim, index)` where no index can be negative) where no axis is shared, else
     `take`."""
-    run = run_of(scope, node)
+    run, by_distance = run_of(scope, node), taken(scope, node)
     if run is not None:
         return _narrowed(scope, node, *run)
+    if by_distance is not None:
+        return by_distance
     value, index = (scope.value(operand) for operand in node.operands)
     axis, layout = node.op.axis, scope.node_layout(node)
     at = value.layout.index(axis)

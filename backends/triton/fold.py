@@ -11,6 +11,7 @@ from archc.backends.eager.attend import AttendFunction, why_alone
 from archc.backends.eager.attention import attention
 from archc.backends.eager.fused import Fused
 from archc.backends.eager.fusion import fuse
+from archc.backends.eager.lists import in_pieces
 from archc.backends.eager.packed import in_one_run
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, PLACES, TOTAL, Value
@@ -324,7 +325,8 @@ def told(attend: ir.Attend, node: Node, fold: Found) -> str:
     if isinstance(fold, Refusal):
         if convolved(attend) is not attend:
             return "a convolution along the tokens, by Fourier transforms"
-        return f"all pairs at once: {fold.reason}"
+        pieces = "pairs of some readers at a time" if in_pieces(attend) else "all pairs at once"
+        return f"{pieces}: {fold.reason}"
     if isinstance(fold, Between):
         shortest = SPAN // rows_of_token(len(fold.ranks))
         return (

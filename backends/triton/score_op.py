@@ -170,7 +170,7 @@ def by_scores(
     scores = scores_of(node.op)
     how = "lists of what each reader chooses, of some readers at a time, their scores by"
     if scores is None:
-        scope.file.attends.append(f"    {title}: {how} all pairs at once")
+        scope.file.attends.append(f"    {title}: {how} PyTorch")
         return None
     sums = f" that sums over `{scores.over}`" if scores.over else ""
     scope.file.attends.append(f"    {title}: {how} a kernel{sums}")

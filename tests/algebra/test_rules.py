@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from archc.algebra.rules import distribute, drop_delta, look_up_last, reassociate
+from archc.algebra.rules import (
+    distribute,
+    drop_delta,
+    look_up_last,
+    reassociate,
+    rows_apart,
+)
 from archc.elaborate.elaborate import elaborate
 from archc.ir import layer as ir
-from archc.ir.rewrite import rewrite
+from archc.ir.graph import Graph
+from archc.ir.rewrite import Rule, rewrite
 from archc.source import Source
 from archc.specfile import import_source
 from archc.syntax.parse import parse
@@ -218,12 +225,18 @@ PAIRS = """layer Pairs(d, H, K, w = 4):
 """
 
 
+def attended(score: str, *rules: Rule) -> Graph:
+    """The body of an attend with this score, after some rules."""
+    tree = parse(Source("pairs", PAIRS.format(score)))
+    layer = rewrite(elaborate(tree, None, {}, import_source), rules)
+    (attend,) = (node.op for node in layer.graph if isinstance(node.op, ir.Attend))
+    return attend.body
+
+
 def tables(score: str) -> list[set[str]]:
     """What is looked up for each pair of tokens, by the axes that its values have."""
-    tree = parse(Source("pairs", PAIRS.format(score)))
-    layer = rewrite(elaborate(tree, None, {}, import_source), [look_up_last])
-    (attend,) = (node.op for node in layer.graph if isinstance(node.op, ir.Attend))
-    return [{*n.type.names} for n in attend.body if isinstance(n.op, ir.Gather)]
+    body = attended(score, rows_apart, look_up_last)
+    return [{*n.type.names} for n in body if isinstance(n.op, ir.Gather)]
 
 
 def test_a_row_that_pairs_look_up_is_multiplied_before() -> None:
@@ -235,7 +248,17 @@ def test_a_row_that_pairs_look_up_is_multiplied_before() -> None:
     assert tables("sum[K](R[t - s])") == [{"t", "s", "H", "K"}]
 
 
-@pytest.mark.parametrize("rule", [drop_delta, distribute, reassociate, look_up_last])
+def test_a_row_that_is_looked_up_is_multiplied_apart_from_what_it_is_added_to() -> None:
+    """No pair has a vector then; a sum that is no vector of each pair stays."""
+    assert tables("q[t].T @ (k[s] + R[t - s])") == [{"batch", "t", "s", "H"}]
+    assert tables("(R[t - s] - k[s]).T @ q[t]") == [{"batch", "t", "s", "H"}]
+    for score, sums in (("q[t].T @ (k[s] + R[0])", 1), ("(q[t] + k[t]).T @ R[t - s]", 1)):
+        body = attended(score, rows_apart)
+        vectors = [n for n in body if n.op == ir.Elementwise("add") and "K" in n.type.names]
+        assert len(vectors) == sums
+
+
+@pytest.mark.parametrize("rule", [drop_delta, distribute, reassociate, rows_apart, look_up_last])
 def test_whole_numbers_are_not_algebra(rule: object) -> None:
     s = Sketch()
     at = s.add(ir.Position(axis("K")))

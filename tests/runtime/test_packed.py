@@ -214,6 +214,8 @@ def test_sequences_of_near_lengths_run_as_one_batch() -> None:
     assert [[lengths[i] for i in each] for each in groups] == [
         [40, 40, 31, 30], [20, 17, 16], [9, 8], [1], [0, 0]
     ]  # fmt: skip
+    long = [2000, 3000, 2900, 1600, 1510]  # of 4 * 3000 tokens more than 2,048 would be repeated
+    assert runtime.near_sequences(borders(long).tolist()) == [[1, 2], [0, 3, 4]]
 
 
 CHOOSING = {

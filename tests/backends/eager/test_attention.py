@@ -200,4 +200,6 @@ def test_pairs_without_kernels_are_made_of_some_readers_at_a_time(
         found.append([y, torch.cat([past, layer(x[:, 40:], state=state)], 1), *slopes])
         sizes.append(seen.elements)
     torch.testing.assert_close(found[1], found[0])
-    assert sizes[1] <= sizes[0] / 4 or name == "weights that leave"
+    assert sizes[1] <= sizes[0] / 3 or name == "weights that leave"
+    vectors = 64 * 64 * 2 * 3  # of each pair: what is looked up by distance is none
+    assert sizes[0] < vectors or "distance" not in name
