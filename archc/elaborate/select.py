@@ -141,10 +141,14 @@ def _forced(
     if node.last is not None:
         early = ops.plain(scope, "sub", [now, _count(scope, node.last)], span)
         always.append(ops.plain(scope, "gt", [at, early], span))
-    for condition in always:
-        score = ops.plain(scope, "where", [condition, sympy.oo, score], span)
     seen = ops.plain(scope, "le", [at, now], span)
-    return ops.plain(scope, "where", [seen, score, -sympy.oo], span)
+    if not always:
+        return ops.plain(scope, "where", [seen, score, -sympy.oo], span)
+    forced = always[0] if len(always) == 1 else ops.plain(scope, "or", always, span)
+    others = ops.plain(scope, "not", [forced], span)
+    least = ops.plain(scope, "where", [seen, sympy.oo, -sympy.oo], span)
+    scored = ops.plain(scope, "and", [seen, others], span)  # of each block, of no group
+    return ops.plain(scope, "where", [scored, score, least], span)
 
 
 def route(scope: Scope, node: tree.Route) -> tuple[Scope, Tensor, Axis]:

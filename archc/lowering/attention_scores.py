@@ -59,11 +59,12 @@ class _Scores(Sweep):
         self.group = self.stand_among(self.others(), self.scores.groups)
 
     def stand(self) -> None:
-        """The grid: sequences, heads, blocks of tokens read, and of readers."""
+        """The grid: sequences, heads, blocks of readers, whose heads are many, and of tokens read:
+        programs side by side have the same readers."""
         k = self.k
         self.stand_among_heads()
-        place = k.program("block_s", ceil_div(self.S, self.BLOCK[READ]))
         first = k.program("block_t", ceil_div(self.T, self.BLOCK[READER])) * self.BLOCK[READER]
+        place = k.program("block_s", ceil_div(self.S, self.BLOCK[READ]))
         self.stand_on(first.named("first"))
         self.seen_first = (place * self.BLOCK[READ]).named("first_s")
         self.seen = self.tokens(self.seen_first, READ)

@@ -46,7 +46,7 @@ def multiplied(scope: Scope, node: Node) -> Value | None:
         return None
     for side, operand in enumerate(node.operands):
         row = scope.graph[operand]
-        if isinstance(row.op, ir.Gather) and scope.uses.get(operand) == 1:
+        if isinstance(row.op, ir.Gather) and row.name is None:  # a name is a line of the file
             found = _product(scope, node, side, row)
             made = None if found is None else _of_tokens(scope, found) or _of_pairs(scope, found)
             if made is not None:

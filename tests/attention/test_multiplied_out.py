@@ -99,7 +99,7 @@ def test_what_is_left_as_it_is(score: str):
     attend = attend_of(text)
     assert multiplied_out(attend) is attend
     (told,) = attends_of(parse(text).layer)
-    assert told.how.startswith("all pairs at once")
+    assert told.how.startswith("pairs of some readers at a time")
 
 
 def test_the_plan_and_the_kernel_say_it():
