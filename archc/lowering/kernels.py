@@ -145,6 +145,7 @@ class _Kernel:
             node = self.kernel.graph[id]
             along = self.tokens in node.type.names
             there = v.at_tokens(id) if along else {}
+            assert isinstance(there, Refusal) or axis.name not in there, "no scan has rows' steps"
             zero = {axis.name: Index(v.k.lift(0, "i32"))} if axis.name in node.type.names else {}
             place = there if isinstance(there, Refusal) else v.at(node, {**there, **zero})
             if isinstance(place, Refusal):

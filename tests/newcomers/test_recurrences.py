@@ -202,7 +202,8 @@ def unit(x: Tensor) -> Tensor:
 
 
 def test_a_weight_for_each_level_of_a_tree() -> None:
-    """As the authors' recurrence has it: a level is filled by all below it, every 2^l tokens."""
+    """As the authors' recurrence has it: a level is filled by all below it, every 2^l tokens. By
+    pairs, and as a head for each level, which goes in chunks."""
 
     def reference(inputs: Values, p: Values) -> Tensor:
         x = inputs["x"]
@@ -220,6 +221,7 @@ def test_a_weight_for_each_level_of_a_tree() -> None:
         return back(loop(x.new_zeros(2, 4, 2, 3, 2), 5, step), p["W_o"])
 
     held("log_linear", reference, X, d=4, H=2, K=3, V=2, L=4)
+    held("log_linear_states", reference, X, d=4, H=2, K=3, V=2, L=4)
 
 
 def test_a_step_on_the_latest_tokens_at_once() -> None:
