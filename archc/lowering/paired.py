@@ -138,8 +138,8 @@ class _Together:
     def _ends(self) -> tuple[Tile, Tile]:
         """The sums at the middle row and at the last one, in all parts of the dim."""
         v, columns = self.v, self.v.whole(self.axis)
-        rows = v.k.lift(v.size(self.sums.type.axis(self.row).size), "i32")
-        at = (Index(row) for row in (rows // 2 - 1, rows - 1))
+        rows = v.size(self.sums.type.axis(self.row).size)
+        at = (Index(v.k.lift(row, "i32")) for row in (sympy.floor(rows / 2) - 1, rows - 1))
         middle, last = (
             v.sums_at(self.sums, {self.row: row, self.axis.name: columns}) for row in at
         )

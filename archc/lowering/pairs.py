@@ -28,7 +28,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from archc.tile.compose import Composer, Length
+import sympy
+
+from archc.tile.compose import Composer, Length, as_size
 from archc.tile.handle import Tile
 from archc.tile.language import Dim
 
@@ -305,7 +307,7 @@ def _beyond(ends: tuple[Tile, Tile], operand: str, k: Composer) -> Tile:
 def _all_at_once(d: Decays) -> tuple[Level, Tile]:
     """All pairs of a chunk, which share its middle row, and how large exponents are."""
     k = d.k
-    down, up = _exponents(d, _at_one(d, k.lift(d.rows.length, "i32") // 2 - 1))
+    down, up = _exponents(d, _at_one(d, k.lift(sympy.floor(d.rows.length / 2) - 1, "i32")))
     level = Level(k.apply("exp", down).named("left"), k.apply("exp", up).named("right"))
     size = k.apply("abs", up).hinted("size")
     return level, k.apply("max", k.apply("abs", down), size) if d.exclusive else size
@@ -325,7 +327,8 @@ def _safely(d: Decays, at_once: Add, halves: Callable[[], Add], sums: Sequence[T
     left, right = left.hinted("left"), right.hinted("right")
     sums = at_once(Level(left, right, pairs.named("pairs")), sums)
     levels = k.lift(d.levels, "i32")
-    left_over = k.where(moderate, k.apply("max", levels - 4, 0), levels).named("levels")
+    few = k.apply("max", k.lift(as_size(d.levels) - 4, "i32"), 0)
+    left_over = k.where(moderate, few, levels).named("levels")
     start = k.where(moderate, k.lift(16, "i32"), 1).named("half")
     by_halves = halves()
     with k.loop(0, left_over, start, *sums, index="level") as turn:
@@ -365,7 +368,7 @@ def _at_each(d: Decays, half: Tile) -> Tile:
     """The sums at the last row of the first half of each row's block, [row, dim]."""
     k, count = d.k, d.rows.length
     border = (k.iota(d.row, count) // half // 2 * 2 + 1) * half - 1
-    border = k.apply("max", k.apply("min", border, k.lift(count, "i32") - 1), 0).named("border")
+    border = k.apply("max", k.apply("min", border, k.lift(count - 1, "i32")), 0).named("border")
     if d.at is not None:
         return d.at(border).ordered(*d.sums.value.type.names).named("there")
     return d.sums.pick(border.over(*d.sums.dims), d.row).named("there")

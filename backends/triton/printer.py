@@ -239,8 +239,9 @@ class Printer(Names):
         """The lines that a loop begins with, by the names that its turns change: a value that is
         read here alone goes on under its own name, if it is made anew whenever the loop is."""
         for value, inner in zip(given, inside, strict=True):
+            steps = value in self.made and isinstance(self.made[value].op, lang.Iota)
             by_loop = value in self.made and isinstance(self.made[value].op, lang.For | lang.While)
-            shown = value in self.within or (value in self.texts and not by_loop)
+            shown = steps or value in self.within or (value in self.texts and not by_loop)
             if self.name(inner) == self.name(value):
                 continue
             if self.uses[value] == 1 and not shown and self._is_beside(value, loop):
@@ -310,7 +311,15 @@ def _iota(p: Printer, s: lang.Statement) -> Iterator[str]:
     if s in p.beside:
         return iter(())
     text = f"tl.arange(0, {size_text(s.op.dim.length)})"
-    return p.let(s, f"tl.max_contiguous({text}, {s.op.most})" if s.op.most else text)
+    if s.op.most:
+        return p.let(s, f"tl.max_contiguous({text}, {s.op.most})")
+    # dims of one length share a name
+    known = next((names[text] for names in reversed(p.named) if text in names), "")
+    if known:
+        return p.inline(s, known)
+    lines = [*p.let(s, text)]
+    p.named[-1] |= {text: p.name(s.results[0])} if lines else {}
+    return iter(lines)
 
 
 def _full(p: Printer, s: lang.Statement) -> Iterator[str]:
