@@ -224,11 +224,16 @@ def counted(v: Values, axis: Axis, index: int) -> Tile:
 
 def place_(v: Values, node: Node, place: Place) -> Made:
     """A value at one index of a new axis, and 0 elsewhere."""
-    axis = node.op.axis
-    x = v.value(node.operands[0], {n: i for n, i in place.items() if n != axis.name})
-    if isinstance(x, Refusal):
-        return x
-    return kept(v, x, place[axis.name].at.equals(counted(v, axis, node.op.index)))
+    axis, operand = node.op.axis, node.operands[0]
+    chosen = place[axis.name].at.equals(counted(v, axis, node.op.index))
+    at = {n: i for n, i in place.items() if n != axis.name}
+    masks = {n: i.mask for n, i in at.items() if i.mask is not None}
+    along = [n for n, mask in masks.items() if mask.dims == chosen.dims]
+    if along and v.is_loaded(operand):  # no more is loaded
+        name = along[0]
+        return v.stored(operand, {**at, name: replace(at[name], mask=masks[name] & chosen)})
+    x = v.value(operand, at)
+    return x if isinstance(x, Refusal) else kept(v, x, chosen)
 
 
 def kept(v: Values, x: Padded, chosen: Tile, fill: float = 0.0) -> Padded:

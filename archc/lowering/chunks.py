@@ -35,7 +35,8 @@ def chunks(v: KernelValues, node: Node, place: Place) -> Made:
     if row.label not in x.zero or op.fill:
         zero = x.zero if op.fill or row.label is None else x.zero | {row.label}
         x = replace(kept(v, x.wide() if op.fill else x, inside, float(op.fill)), zero=zero)
-    return replace(x, zero=x.zero - {row.label}, finite=x.finite - {row.label})
+    off = frozenset({row.label} if op.fill and row.label else ())
+    return replace(x, zero=x.zero - off, finite=x.finite - off)
 
 
 def tokens(v: KernelValues, node: Node, place: Place) -> Made:

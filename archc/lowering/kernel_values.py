@@ -127,7 +127,7 @@ class KernelValues(Values):
         k.fixed(CHUNK, size("LEVELS"), size(STAGES))
         k.dtypes("DOT", "SUMS", "SOLVE")
         k.precisions("PRECISION")
-        self.symbols |= {ck.CHUNK: CHUNK}
+        self.symbols |= {ck.CHUNK: CHUNK, **self._steps()}
         walked, paired = self.kernel.walk is not None, any(map(makes_pairs, self.here))
         runs = ceil_div(CHUNKS, RUN) if paired else CHUNKS
         at, grid = {}, dict[str, tuple[Tile, sympy.Expr]]()
@@ -158,6 +158,13 @@ class KernelValues(Values):
             self.twice = Twice(k, grid, CHUNKS, self.numbers.operand)
         else:
             self._stand()
+
+    def _steps(self) -> dict[Any, sympy.Expr]:
+        """The number of steps that a token takes, where a spec has a name for it."""
+        graph = self.kernel.graph
+        rows = ((n.op, graph[n.operands[0]].type) for n in graph if isinstance(n.op, ck.Chunks))
+        steps = {type.axis(op.steps).size: steps_of(op.row) for op, type in rows if op.steps}
+        return {size: count for size, count in steps.items() if size.is_Symbol and count.is_Integer}
 
     @contextmanager
     def chunk_of_program(self) -> Iterator[None]:

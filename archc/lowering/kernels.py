@@ -26,6 +26,7 @@ from archc.lowering.turned import Turned, store_in_turn, sums_over
 from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Rules
 from archc.tile.early import early
 from archc.tile.handle import Tile
+from archc.tile.joined import joined
 from archc.tile.language import Dim, Program
 from archc.tile.sharing import alike
 from archc.tile.unread import swept
@@ -93,7 +94,7 @@ class _Kernel:
             return refused
         v, made = self.v, alike(self.v.k.done())
         steps = any(n.op.steps for n in self.kernel.graph if isinstance(n.op, ck.Chunks))
-        program = swept(early(made, self.kernel.walk is not None, several=steps))
+        program = swept(joined(early(made, self.kernel.walk is not None, several=steps)))
         program = replace(program, buffers=tuple(sorted(program.buffers, key=v.is_table)))
         names = {buffer.name: name for name, buffer in v.tensors.items()}
         nodes = {buffer.name: v.nodes[name] for name, buffer in v.tensors.items()}
@@ -298,12 +299,13 @@ class _Kernel:
         return forward.results[0]
 
     def _ahead(self, op: ir.Recurrence) -> str | None:
-        """How many turns ahead a walk loads; None where it makes both rows that read its states and
-        what follows on them: with one decay a head it took 454 us then in place of 422."""
+        """The number of turns ahead that a walk loads; None where states decay along a dim, and it
+        makes both rows that read them and what follows on them: there is no room for three turns
+        of all that (452 us for 403)."""
         rows = len(op.body.outputs) > 2 * len(op.states)
         stores = (self.kernel.graph[id].op for id in self.kernel.stores.values())
         follows = any(not isinstance(each, ir.Result) for each in stores)
-        return None if rows and follows else STAGES
+        return None if rows and follows and _decays_along_dims(op) else STAGES
 
     def _start(self, state: ir.State, id: int) -> Tile | Refusal:
         """A state before the first chunk, in registers."""
@@ -412,6 +414,14 @@ class _Kernel:
                 return place
             self._write(buffer, node, Padded(carried[name]), place)
         return None
+
+
+def _decays_along_dims(op: ir.Recurrence) -> bool:
+    """Whether a walk captures a vector of a state's dim for each chunk."""
+    states = {state.name for state in op.states} | {state.before for state in op.states}
+    inputs = (n for n in op.body if isinstance(n.op, ir.Input) and n.op.name not in states)
+    dims = ([a for a in n.type.axes if a.kind == "dim" and a.name not in op.heads] for n in inputs)
+    return any(axes and not any(a.size.has(ck.CHUNK) for a in axes) for axes in dims)
 
 
 def _while_there(kernel: Kernel) -> Iterator[tuple[str, int]]:

@@ -126,12 +126,20 @@ class Kept:
         node = self.graph[id]
         if id in self.levels.recomputed:
             by_token = not walk.stream.size.has(ck.CHUNK)
-            return [id] if by_token and self._of_chunks(id) else []
+            kept = self._of_chunks(id) if by_token else self._lies_apart(node)
+            return [id] if kept else []
         renamed = isinstance(node.op, ir.Contract) and self.levels.is_recomputed(node)
         fallback = id in self.levels.fallback or id in self.graph.outputs.values()
         if not fallback and (renamed or self._larger(node)):
             return [found for o in node.operands for found in self._for_walk(o, walk)]
         return [id]
+
+    def _lies_apart(self, node: Node) -> bool:
+        """Whether a value is one number a row that the caller has, which lie apart in memory: a GPU
+        copies none of 16 bits ahead that do, and a walk would wait for them at each chunk."""
+        rows = [a for a in own_dims(node.type.axes, self.heads) if a.size.has(ck.CHUNK)]
+        alone = rows == own_dims(node.type.axes, self.heads) and len(rows) == 1
+        return alone and bool(self.heads) and enters(self.graph, node.id)
 
     def _of_chunks(self, id: int) -> bool:
         """Whether a value is made of one that stands by chunks and rows."""

@@ -125,11 +125,15 @@ def moved(b: Sharing, node: Node, place: int, part: int) -> int:
 
 
 def enters(graph: Graph, id: int) -> bool:
-    """Whether rows are those that the caller has, in chunks."""
+    """Whether rows are those that the caller has, in chunks, and maybe one a token among 0."""
     node = graph[id]
     while renames(node):
         node = graph[node.operands[0]]
-    return isinstance(node.op, ck.Chunks) and isinstance(graph[node.operands[0]].op, ir.Input)
+    if not isinstance(node.op, ck.Chunks):
+        return False
+    given = graph[node.operands[0]]
+    given = graph[given.operands[0]] if isinstance(given.op, ck.Place) else given
+    return isinstance(given.op, ir.Input)
 
 
 def _behind(graph: Graph, node: Node, heads: Collection[str], places: dict[int, float]) -> None:
@@ -193,15 +197,25 @@ class _Walk:
         stream = {self.op.stream.name}
         names = {*self.graph[scale].type.names} - stream
         left = {*self.graph[rows].type.names} - stream
-        if old in self.body.outputs.values() or not all(
-            can_scale(self.body, user, old, left, names) for user in used
-        ):
+        if old in self.body.outputs.values():
+            return False
+        products = all(can_scale(self.body, user, old, left, names) for user in used)
+        if not products and not self._is_one_a_row(scale):
             return False
         plain = self._input(f"{name}_rows", rows)
         factor = self._input(f"{name}_scale", scale)
-        for user in used:
+        if not products:
+            self.body.substitute(old, self.inside.add(MUL, plain, factor))
+        for user in used if products else []:
             self.body.substitute(user.id, scaled(self.inside, user, old, plain, factor))
         return True
+
+    def _is_one_a_row(self, scale: int) -> bool:
+        """Whether a scale is one number a row that the caller has, which may stand elsewhere than
+        the rows then."""
+        dims = [a for a in self.graph[scale].type.axes if a.kind == "dim"]
+        rows = [a for a in dims if a.name not in self.heads]
+        return len(rows) == 1 and enters(self.graph, scale)
 
     def _put(self) -> None:
         """The walk with what is captured now."""

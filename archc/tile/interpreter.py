@@ -26,6 +26,7 @@ from archc.ir.meaning_ops import FUNCTIONS
 from archc.ir.sizes import Number, evaluate
 from archc.runtime.philox import uniform
 from archc.tile import language as lang
+from archc.tile.joined import same_memory
 
 TORCH = {
     "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
@@ -75,7 +76,7 @@ class Interpreter:
         known: Mapping[str, int | str],
         exact: bool,
     ):
-        self.program, self.tensors, self.known, self.exact = program, tensors, known, exact
+        self.program, self.tensors, self.known, self.exact = program, {**tensors}, known, exact
         self.values: dict[lang.Value, Tensor] = {}
         counts = [self.size(count) for _, count in program.grid]
         self.programs = math.prod(counts)
@@ -99,10 +100,10 @@ class Interpreter:
     def _check_tensor(self, buffer: lang.Buffer) -> None:
         if buffer.optional and self.tensors.get(buffer.name) is None:
             return
-        shape = [self.size(size) for _, size in buffer.axes]
-        tensor = self.tensors[buffer.name]
-        if list(tensor.shape) != shape:
+        tensor, shape = self.tensors[buffer.name], [self.size(size) for _, size in buffer.axes]
+        if not same_memory(tensor.shape, shape):
             raise WrongProgram(f"`{buffer.name}` is {list(tensor.shape)}, its axes say {shape}")
+        self.tensors[buffer.name] = tensor.view(shape)
         self.written[buffer.name] = Written(*torch.full((5, tensor.numel()), -1))
 
     def size(self, size: sympy.Expr) -> int:

@@ -131,11 +131,11 @@ def test_a_formula_under_another_name_keeps_its_brackets(turned: bool) -> None:
     assert tree_of(k.done(), Printer) == tree_of(k.done(), Bracketed)
 
 
-@pytest.mark.parametrize(("spec", "infers"), [("gla", True), ("gated_delta", False)])
+@pytest.mark.parametrize(("spec", "infers"), [("gated_delta", True), ("kda", False)])
 def test_walks_load_ahead_but_where_they_make_rows_and_what_follows(
     spec: str, infers: bool
 ) -> None:
-    """All that learn do; of those that infer, one of a memory that is corrected was slower so."""
+    """All that learn do; of those that infer, one that decays by channel has no room for it."""
     text = text_of(archc.load(spec).layer, "triton")
     walks = {
         kind: text.partition(f"def {spec}_memory_{kind}_inter_chunk_scan(")[2]
