@@ -1,7 +1,8 @@
 """Layer IR -> layer IR: the same values for less work.
 
 Products are put in the cheapest order, identity matrices become what they multiply, a sum times a
-matrix is spread over its terms where they are cheaper apart, and equal values become one.
+matrix is spread over its terms where they are cheaper apart, equal values become one, and weights
+that are divided by their sum a softmax.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from archc.algebra.rules import (
     reassociate,
     rows_apart,
 )
+from archc.algebra.softmaxes import softmaxes
 from archc.ir import layer as ir
 from archc.ir.rewrite import Rule, rewrite
 
 MERGES: tuple[Rule, ...] = (share_captures, share, drop_neutral, join_constants)
-PRODUCTS: tuple[Rule, ...] = (drop_delta, distribute, reassociate, rows_apart, look_up_last)
+PRODUCTS: tuple[Rule, ...] = (
+    drop_delta, distribute, reassociate, rows_apart, look_up_last, softmaxes,
+)  # fmt: skip
 
 
 def simplify(layer: ir.Layer) -> ir.Layer:
