@@ -42,13 +42,14 @@ def check_input(layer: str, name: str, x: Tensor, axes: str, sizes: dict, like: 
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"{layer}: `{name}` must be a tensor, got {type(x).__name__}")
-    names = axes.split()
-    want, got = f"`{name}` must be [{', '.join(names)}]", f"got a tensor of shape {list(x.shape)}"
-    if x.dim() != len(names):
-        raise ValueError(f"{layer}: {want}, {got}")
-    for axis, length in zip(names, x.shape, strict=True):
+    names, shape = axes.split(), x.shape
+    wrong = "" if len(shape) == len(names) else ","
+    for axis, length in zip(names, shape, strict=False):
         if length != sizes.setdefault(axis, length):
-            raise ValueError(f"{layer}: {want} with {axis} = {sizes[axis]}, {got}")
+            wrong = wrong or f" with {axis} = {sizes[axis]},"
+    if wrong:
+        want, got = f"`{name}` must be [{', '.join(names)}]", f"a tensor of shape {list(shape)}"
+        raise ValueError(f"{layer}: {want}{wrong} got {got}")
     if x.device != like.device:
         raise ValueError(f"{layer}: `{name}` is on {x.device}, not on {like.device}")
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from archc.runtime.chunks import runs_of_chunks
+from archc.runtime.repeated import learns, recording_now, unwatched
 
 
 def free_space(name: str, op: str) -> torch.library.Library:
@@ -32,22 +33,45 @@ def new_op(
     name, (given, made) = f"{space.ns}::{title}", names_in(schema)
     if isinstance(fake, str):
         fake = like_those_at([given.index(each) for each in fake.split()])
+    typed = schema.partition("(")[2].partition(") -> ")[0].split(", ")
     schema, order = in_a_list(f"{title}{with_types(schema.removeprefix(title))}")
     space.define(schema, tags=torch.Tag.pt2_compliant_tag)
     space.impl(title, spread_out(function, order), "CompositeExplicitAutograd")
     torch.library.register_fake(name, spread_out(fake, order), lib=space)
     listed = getattr(getattr(torch.ops, space.ns), title).default
     op = listed if order is None else lambda *given: listed(*in_front(given, order))
-    learning, alone = learning_of(op, gradient, keep), len(listed._schema.returns) == 1
-    space.impl(title, spread_out(with_autograd(op, learning, alone), order), "Autograd")
+    learning, one = learning_of(op, gradient, keep), len(listed._schema.returns) == 1
+    space.impl(title, spread_out(with_autograd(op, learning, one), order), "Autograd")
+    floats = [i for i, each in enumerate(typed) if each.startswith("float ")]
+    call = called(op, function, learning, learning_of(function, gradient, keep), floats, one)
+    vars(call).update(op=listed, given=given, made=made)
+    return call
+
+
+def called(
+    op: Callable, function: Callable, learning: type, known: type, floats: list[int], one: bool
+) -> Callable:
+    """The function that calls an op, or what the op does: torch takes longer to find an op than it
+    takes to begin. Each with the class by which autograd knows it; numbers at the places of
+    `floats` are real ones, and `one` result comes by itself."""
 
     def call(*given):
-        if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        recording = None if torch.compiler.is_compiling() else recording_now()
+        if recording is not None or unwatched(given):
+            if floats:  # as an op makes them of whole numbers
+                given = tuple(float(x) if i in floats else x for i, x in enumerate(given))
+            if recording is not None:
+                numbers = (x for x in given if not isinstance(x, Tensor) and x is not None)
+                recording.numbers = tuple(numbers)
+            if recording is not None or not learns(given):
+                return function(*given)
+            made = known.apply(*given)
+        elif torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
             return op(*given)
-        made = learning.apply(*given)  # torch.func knows functions of autograd, no ops
-        return made[0] if alone else made
+        else:
+            made = learning.apply(*given)  # torch.func knows functions of autograd, no ops
+        return made[0] if one else made
 
-    vars(call).update(op=listed, given=given, made=made)
     return call
 
 
@@ -195,7 +219,7 @@ def learning_of(op: Callable, gradient: Callable, keep: Callable | None) -> type
     return Learning
 
 
-def with_autograd(op: Callable, learning: type, alone: bool) -> Callable:
+def with_autograd(op: Callable, learning: type, one: bool) -> Callable:
     """An op with its gradient, as `torch.library.register_autograd` makes one, in a third of the
     time a call."""
 
@@ -206,10 +230,9 @@ def with_autograd(op: Callable, learning: type, alone: bool) -> Callable:
                 f"{op} cannot be transformed by torch.func as an op: call the function of its "
                 "file, and torch.compile what torch.func is not inside of"
             )
-        learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-        if learns or has_tangents(tensors):
+        if learns(given) or has_tangents(tensors):
             made = learning.apply(*given)
-            return made[0] if alone else made
+            return made[0] if one else made
         with torch._C._AutoDispatchBelowAutograd():
             return op(*given)
 

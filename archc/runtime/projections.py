@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -32,13 +33,20 @@ def products_of(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
 def each_product(x: Tensor, weights: tuple[Tensor, ...]) -> list[Tensor]:
     """x [..., d] times each weight; those of thin ones are parts of one product."""
     found: dict[int, Tensor] = {}
-    for places in made_together(x.numel() // max(x.shape[-1], 1), weights):
+    if not x.numel():
+        return [times(x, weight) for weight in weights]
+    *lead, d = x.shape
+    rows = x.reshape(-1, d)
+    for places in made_together(len(rows), weights):
         chosen = [weights[place] for place in places]
         if len(chosen) == 1:
-            found[places[0]] = times(x, chosen[0])
+            (weight,) = chosen
+            y = torch.mm(rows, weight.flatten(1)) if weight.dim() > 1 else torch.mv(rows, weight)
+            found[places[0]] = y.view(*lead, *weight.shape[1:])
             continue
         side = joined_columns([weight.flatten(1) for weight in chosen])
-        parts = (x @ side).split([columns(weight) for weight in chosen], -1)
+        every = torch.mm(rows, side).view(*lead, -1)
+        parts = every.split([columns(weight) for weight in chosen], -1)
         shaped = (
             y if w.dim() < 3 else y.unflatten(-1, w.shape[1:])
             for y, w in zip(parts, chosen, strict=True)
@@ -48,24 +56,28 @@ def each_product(x: Tensor, weights: tuple[Tensor, ...]) -> list[Tensor]:
 
 
 def made_together(rows: int, weights: Sequence[Tensor]) -> list[list[int]]:
-    """Places of weights, those of one product in a list: a product of many rows with few columns
-    takes as long as its rows are read, so thin weights are copied side by side for it. They come
-    last, each where a vector of 16 bytes begins; those that are less than one follow them, if rows
-    stay a multiple of 16 bytes."""
-    thin, least, total, over = [], [], 0, 0
-    for place, weight in enumerate(weights):
-        many = columns(weight)
-        if 0 < many <= THIN and weight.dim() > 1:
-            size = many * weight.element_size()
-            if size % 16 == 0:
+    """Places of weights, those of one product in a list."""
+    return places_together(rows, tuple((w.shape, w.element_size()) for w in weights))
+
+
+@lru_cache(1024)
+def places_together(rows: int, weights: tuple[tuple[torch.Size, int], ...]) -> list[list[int]]:
+    """The same of weights by their shapes and the bytes of a number: a product of many rows with
+    few columns takes as long as its rows are read, so thin weights are copied side by side for it.
+    They come last, each where a vector of 16 bytes begins; those that are less than one follow
+    them, if rows stay a multiple of 16 bytes."""
+    thin, least = list[int](), list[int]()
+    many = [shape.numel() // max(shape[0], 1) for shape, _ in weights]
+    size = [count * each for count, (_, each) in zip(many, weights, strict=True)]
+    for place, (shape, _) in enumerate(weights):
+        if 0 < many[place] <= THIN and len(shape) > 1:
+            if size[place] % 16 == 0:
                 thin.append(place)
-                total += many
-            elif size < 16:
+            elif size[place] < 16:
                 least.append(place)
-                over += size
-    if least and over % 16 == 0:
+    if sum(size[place] for place in least) % 16 == 0:
         thin += least
-        total += sum(columns(weights[place]) for place in least)
+    total = sum(many[place] for place in thin)
     if len(thin) < 2 or rows * (len(thin) - 1) < 8 * total:
         return [[place] for place in range(len(weights))]
     return [*([place] for place in range(len(weights)) if place not in thin), thin]
@@ -147,31 +159,36 @@ class ProductsOf(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
         """That of x, each product added to those before, and that of each weight."""
-        x, *weights = ctx.saved_tensors
-        rows, total, found = x.reshape(-1, x.shape[-1]), None, dict[int, Tensor]()
-        for places in made_together(len(rows), weights):
-            sides = {
-                place: slope.reshape(len(rows), columns(weights[place]))
-                for place in places
-                if (slope := slopes[place]) is not None
-            }
-            if not sides:
-                continue
-            side = joined_columns([weights[place].flatten(1) for place in sides])
-            flat = joined_columns([*sides.values()])
-            with torch.autocast(x.device.type, enabled=False):
-                if any(ctx.needs_input_grad[1 + place] for place in sides):
-                    parts = (rows.mT @ flat).split([y.shape[1] for y in sides.values()], 1)
-                    found |= dict(zip(sides, parts, strict=True))
-                if ctx.needs_input_grad[0]:
-                    total = flat @ side.mT if total is None else total.addmm_(flat, side.mT)
-        made = [
-            found[place].reshape(weight.shape) if place in found and learns else None
-            for place, (weight, learns) in enumerate(
-                zip(weights, ctx.needs_input_grad[1:], strict=True)
-            )
-        ]
-        return (None if total is None else total.reshape(x.shape), *made)
+        saved = ctx.saved_tensors  # unpacked once: checkpoints ask for it
+        with torch.autocast(saved[0].device.type, enabled=False):
+            return products_gradient(saved, slopes, ctx.needs_input_grad)
+
+
+def products_gradient(
+    saved: Sequence[Tensor], slopes: Sequence[Tensor | None], learns: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of x and of each weight, of those which learn."""
+    x, *weights = saved
+    rows, total = x.reshape(-1, x.shape[-1]), None
+    found: list[Tensor | None] = [None] * len(weights)
+    for places in made_together(len(rows), weights):
+        sides = {
+            place: slope.reshape(len(rows), columns(weights[place]))
+            for place in places
+            if (slope := slopes[place]) is not None
+        }
+        if not sides:
+            continue
+        flat = joined_columns([*sides.values()])
+        if any(learns[1 + place] for place in sides):
+            made = torch.mm(rows.mT, flat)
+            parts = made.split([y.shape[1] for y in sides.values()], 1)
+            for place, part in zip(sides, parts, strict=True):
+                found[place] = part.reshape(weights[place].shape) if learns[1 + place] else None
+        if learns[0]:
+            side = joined_columns([weights[place].flatten(1) for place in sides]).mT
+            total = torch.mm(flat, side) if total is None else total.addmm_(flat, side)
+    return (None if total is None else total.reshape(x.shape), *found)
 
 
 class MadeTimes(torch.autograd.Function):

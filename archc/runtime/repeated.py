@@ -47,8 +47,37 @@ def likeness(given: tuple, learns: bool = False) -> tuple[tuple | None, list]:
     return tuple(key), addresses
 
 
+def unwatched(given: tuple) -> bool:
+    """Whether autograd at most looks at what is done with these: no compiler, transform of
+    torch.func, forward mode or mode of dispatch does, and no tensor is of a kind of its own."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return False
+    if torch._C._are_functorch_transforms_active():
+        return False
+    if torch.autograd.forward_ad._current_level >= 0:
+        return False
+    return all(x.__class__ in PLAIN or not isinstance(x, Tensor) for x in given)
+
+
+def learns(given: tuple) -> bool:
+    """Whether autograd is to know what is made of these."""
+    return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in given)
+
+
 ROOM = torch.ops.aten.empty.memory_format
 """What `torch.empty` is as an operation."""
+
+ROOM_LIKE = torch.ops.aten.new_empty.default
+"""What `new_empty` is."""
+
+
+HERE = threading.local()
+"""What this thread is doing."""
+
+
+def recording_now() -> Any:
+    """What records the calls of this thread, a `Recording`."""
+    return getattr(HERE, "now", None)
 
 
 class Place(int):
@@ -58,9 +87,9 @@ class Place(int):
 class Recording(TorchDispatchMode):
     """What one call does, in order: its launches, and what PyTorch does, which may be to give room.
     It is not `sure` where that cannot be done again: where a number is read from a tensor or drawn,
-    or a tensor is neither given nor made."""
+    or a tensor is neither given nor made. `numbers` are those that the last op in it is given."""
 
-    here, settings = threading.local(), 0
+    settings = 0
     UNSURE = frozenset((
         torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape,
         torch.Tag.nondeterministic_seeded,
@@ -70,7 +99,7 @@ class Recording(TorchDispatchMode):
         super().__init__()
         self.places, self.given, self.count = WeakIdKeyDictionary(), len(given), len(given)
         self.steps: list[Any] = []
-        self.sure = True
+        self.sure, self.numbers = True, ()
         tensors = [(place, x) for place, x in enumerate(given) if isinstance(x, Tensor)]
         self.device = tensors[0][1].device
         for place, x in tensors:  # of one that is given twice nothing says which it is
@@ -83,11 +112,11 @@ class Recording(TorchDispatchMode):
         return False
 
     def __enter__(self):
-        Recording.here.now = self
+        HERE.now = self
         return super().__enter__()
 
     def __exit__(self, *raised):
-        Recording.here.now = None
+        HERE.now = None
         return super().__exit__(*raised)
 
     def __torch_dispatch__(self, op: Any, types: Any, args: tuple = (), kwargs: dict | None = None):
@@ -95,11 +124,13 @@ class Recording(TorchDispatchMode):
         taken: Any = self.named([args, kwargs])
         made: Any = op(*args, **kwargs)
         results = [*made] if isinstance(made, (tuple, list)) else [made]
+        if not places_in(taken) and not any(isinstance(x, Tensor) for x in results):
+            return made  # of dtypes, which are part of the key
         plain = all(isinstance(x, Tensor) and x.device == self.device for x in results)
         self.sure = self.sure and plain and not self.UNSURE.intersection(op.tags)
         same = any(x is made for x in args) and not op._schema.is_mutable
-        if op is ROOM:
-            (x,) = results
+        if op is ROOM or op is ROOM_LIKE:
+            (x,), op = results, ROOM
             taken = x.shape, x.dtype, x.nbytes
             self.sure = self.sure and x.is_contiguous()
         if self.sure and not same:  # what is contiguous already is itself
@@ -150,7 +181,7 @@ class Recording(TorchDispatchMode):
             if what is not ROOM or gives[0] not in inner:
                 left = [p for p, at in last.items() if at == number and self.given <= p not in kept]
                 steps.append((step_of(what, taken, gives, self.device), left))
-        return Repeated(steps, self.count - self.given, made)
+        return Repeated(steps, self.count - self.given, made, self.numbers)
 
 
 def places_in(x: Any) -> list[Place]:
@@ -213,10 +244,20 @@ def step_of(what: Any, taken: Any, gives: list | None, device: torch.device) -> 
 
         return room
 
+    args, named = taken
+    plain = not places_in([named, *(x for x in args if x.__class__ is list)])
+    own = [(i, place) for i, place in enumerate(args) if isinstance(place, Place)]
+
     def operation(held: list, addresses: list) -> None:
-        args, named = with_tensors(taken, held)
-        made = what(*args, **named)
-        results = made if isinstance(made, (tuple, list)) else [made]
+        if plain:
+            given = args.copy()
+            for i, place in own:
+                given[i] = held[place]
+            made = what(*given, **named)
+        else:
+            given, options = with_tensors(taken, held)
+            made = what(*given, **options)
+        results = made if isinstance(made, (tuple, list)) else (made,)
         for place, x in zip(gives, results, strict=True):
             held[place] = x
             addresses[place] = x.data_ptr()
@@ -226,10 +267,11 @@ def step_of(what: Any, taken: Any, gives: list | None, device: torch.device) -> 
 
 class Repeated:
     """A call of a function that is done again: its steps, each with the places that nothing after
-    it reads, how many places there are besides those given, and what it returns."""
+    it reads, how many places there are besides those given, what it returns, and the numbers that
+    it gave to the op that it is."""
 
-    def __init__(self, steps: list, more: int, made: Any):
-        self.steps, self.more, self.made = steps, [None] * more, made
+    def __init__(self, steps: list, more: int, made: Any, numbers: tuple):
+        self.steps, self.more, self.made, self.numbers = steps, [None] * more, made, numbers
 
     def __call__(self, given: tuple, addresses: list) -> Any:
         held, addresses = [*given, *self.more], [*addresses, *self.more]
@@ -241,9 +283,47 @@ class Repeated:
         return tuple(made) if made.__class__ is list else made
 
 
+SEEN = "seen"
+"""In place of a call that was done once."""
+
+
+class Known:
+    """The calls of a function that launches kernels. From the third for tensors alike it is done
+    again as it was the second time."""
+
+    def __init__(self, function: Callable):
+        self.function, self.calls = function, dict[Any, Any]()
+
+    def __call__(self, *given: Any) -> Any:
+        if recording_now() is not None:
+            return self.function(*given)
+        beneath = torch.is_autocast_enabled("cuda")  # which is above what is recorded
+        key, addresses = (None, []) if beneath else likeness(given)
+        again: Any = self.calls.get(key)
+        if again.__class__ is Repeated:
+            return again(given, addresses)
+        return self.recorded(key, given)[0] if again is SEEN else self.first(key, given)
+
+    def first(self, key: Any, given: tuple) -> Any:
+        """What is done once, or has to be done each time."""
+        made = self.function(*given)
+        if key is not None and key not in self.calls:
+            if len(self.calls) == 256:  # there may be any number of tokens
+                self.calls.clear()
+            self.calls[key] = SEEN
+        return made
+
+    def recorded(self, key: Any, given: tuple) -> tuple:
+        """What can be done again from then on, if that is sure, and the numbers for its op."""
+        with Recording(given) as recording:
+            made = self.function(*given)
+        self.calls[key] = recording.repeated(made)
+        return made, recording.numbers
+
+
 def noted(launched: tuple | None) -> tuple | None:
     """What `launch_kernel` returns, of which a recording of this thread is told."""
-    recording = getattr(Recording.here, "now", None)
+    recording = recording_now()
     if recording is not None:
         recording.launch(launched)
     return launched

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from archc.runtime.optional import triton
-from archc.runtime.repeated import Recording, Repeated, likeness
+from archc.runtime.repeated import Known, noted
 
 
 class NotCompiled(Exception):
@@ -154,40 +154,19 @@ class Launches(TorchDispatchMode):
             self.workers.shutdown(cancel_futures=True)
 
 
-SEEN = "seen"
-"""In place of a call that was done once."""
-
-
 def compiled_together(function: Callable) -> Callable:
     """A function that launches kernels: if one is not compiled yet, all are, side by side. From the
     third call for tensors alike it is done again as it was the second time."""
-    known: dict[Any, Any] = {}
 
     def run(*args):
-        if getattr(Recording.here, "now", None) is not None:
-            return function(*args)
-        beneath = torch.is_autocast_enabled("cuda")  # which is above what is recorded
-        key, addresses = (None, []) if beneath else likeness(args)
-        again: Any = known.get(key)
-        if again.__class__ is Repeated:
-            return again(args, addresses)
         NotCompiled.here.raised = True
         try:
-            if again is not SEEN:
-                return function(*args)
-            with Recording(args) as recording:
-                made = function(*args)
-            known[key] = recording.repeated(made)
-            return made
+            return function(*args)
         except NotCompiled:
-            pass  # nothing that is given was written to: it begins again
+            noted(None)  # nothing that is given was written to: it begins again
         finally:
             NotCompiled.here.raised = False
-            if key is not None:
-                if len(known) == 256:  # there may be any number of tokens
-                    known.clear()
-                known.setdefault(key, SEEN)
         with Launches(function) as launches:
             return launches.function(*args)
 
-    return run
+    return Known(run).__call__

@@ -20,6 +20,7 @@ from archc.runtime.ops import (
     result_kind,
     transformed,
 )  # fmt: skip
+from archc.runtime.repeated import SEEN, Known, learns, likeness, unwatched
 
 
 def by_token_kernels(largest: int, *tensors: Tensor) -> bool:
@@ -107,7 +108,7 @@ def _is_in_rows(x: Tensor) -> bool:
 
 def sum_of_programs(sums: Tensor, axes: int, like: Tensor) -> Tensor:
     """The sum of what programs summed, which stand along the first axes."""
-    return sums.flatten(0, axes - 1).sum(0).to(like.dtype)
+    return sums.sum([*range(axes)]).to(like.dtype)
 
 
 def dropout_seed(training: bool, p: float, like: Tensor) -> Tensor | None:
@@ -201,7 +202,7 @@ def like_those_of(names: list, learns: dict, *inputs: Any) -> Any:
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def shared_out(names: list, learns: dict, inputs: tuple, slopes: list, made: Any) -> list:
+def shared_out(names: list, learns: dict, inputs: Any, slopes: Any, made: Any) -> list:
     """The gradients of inputs, of those that kernels made and those that are the same as others."""
     wanted = [name for name, same in learns.items() if not same]
     found = dict(zip(wanted, made if isinstance(made, tuple) else (made,), strict=True))
@@ -259,6 +260,67 @@ def made_again(
     return y, shared_out(names, learns, saved, [slope], made)
 
 
+def token_region(op: Any = None) -> Callable:
+    """What makes of the function of a token region one that remembers its calls. Those with a
+    gradient it does if all that the region makes is made by its op, which has it."""
+    return lambda function: RegionCalls(function, op).__call__
+
+
+class RegionCalls(Known):
+    """The calls of a token region."""
+
+    def __init__(self, function: Callable, op: Any):
+        super().__init__(function)
+        self.learning = None if op is None else learning_region(op, self)
+
+    def __call__(self, *given: Any) -> Any:
+        if not unwatched(given) or torch.is_autocast_enabled("cuda"):
+            return self.function(*given)
+        if not learns(given):
+            return super().__call__(*given)
+        if self.learning is None:
+            return self.function(*given)
+        key, addresses = likeness(given)
+        if self.calls.get(key) is None:
+            return self.first(key, given)
+        made = self.learning.apply(key, addresses, *given)
+        return made if len(made) > 1 else made[0]
+
+
+def learning_region(op: Any, calls: RegionCalls) -> Any:
+    """The class by which autograd knows calls of a region that are done again."""
+
+    class Learning(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, key: tuple, addresses: list, *given: Any) -> tuple:
+            again = calls.calls[key]
+            if again is SEEN:
+                made, numbers = calls.recorded(key, given)
+            else:
+                made, numbers = again(given, addresses), again.numbers
+            made = made if isinstance(made, tuple) else (made,)
+            op.keep(ctx, (*given[: op.tensors], *numbers), made)
+            return made
+
+        @staticmethod
+        def backward(ctx: Any, *arriving: Tensor | None) -> tuple:
+            found = op.gradient(ctx, *arriving)
+            return None, None, *found[: len(ctx.needs_input_grad) - 2]
+
+    return Learning
+
+
+def schemas_of(
+    title: str, names: list[str], rest: list[str], results: int, gradients: int
+) -> tuple[str, str]:
+    """The schemas of the op of a token region and of its gradient."""
+    given = [f"Tensor? {name[:-1]}" if name[-1] == "?" else f"Tensor {name}" for name in names]
+    slopes = [f"Tensor d_{i}" for i in range(results)]
+    made, learned = (", ".join(["Tensor"] * count) for count in (results, gradients))
+    every, own = ", ".join([*given, *rest]), ", ".join([*given, *slopes, *rest[:-results]])
+    return f"{title}({every}) -> ({made})", f"{title}_gradient({own}) -> ({learned})"
+
+
 def new_token_op(
     space: torch.library.Library, title: str, tensors: str, numbers: str, results: tuple,
     learning: str, values: Callable, room: Callable | str, gradient: Callable, passes: Callable,
@@ -271,7 +333,7 @@ def new_token_op(
     names, count, rest = tensors.split(), len(results), numbers.split("; ")
     room = rooms_like([*map(names.index, room.split())]) if isinstance(room, str) else room
     learns = {name: same for name, _, same in (each.partition("=") for each in learning.split())}
-    given = [f"Tensor? {name[:-1]}" if name[-1] == "?" else f"Tensor {name}" for name in names]
+    schema, learned = schemas_of(title, names, rest, count, [*learns.values()].count(""))
 
     def keep(ctx: Any, inputs: tuple, output: tuple) -> None:
         ctx.save_for_backward(*inputs[: len(names)])
@@ -285,17 +347,16 @@ def new_token_op(
         if torch.is_grad_enabled():
             _, ds = by_passes(passes, results, names, learns, saved, slopes, own)
         else:
-            made = gradient_op(*saved, *slopes, *own)
-            ds = shared_out(names, learns, saved, slopes, made)
+            ds = (known if unwatched(saved) else shared)(*saved, *slopes, *own)
         return (*ds, *(None for _ in ctx.rest))
 
-    schema = ", ".join([*given, *(f"Tensor d_{i}" for i in range(count)), *rest[:-count]])
-    returned = ", ".join(["Tensor"] * [*learns.values()].count(""))
-    gradient_op = new_op(
-        space, f"{title}_gradient({schema}) -> ({returned})", as_op(gradient),
-        partial(like_those_of, names, learns), no_second_gradient,
-    )  # fmt: skip
-    schema = f"{title}({', '.join([*given, *rest])}) -> ({', '.join(['Tensor'] * count)})"
+    def shared(*inputs: Any) -> list:
+        saved, slopes = inputs[: len(names)], inputs[len(names) :][:count]
+        return shared_out(names, learns, saved, slopes, gradient_op(*inputs))
+
+    known, like = Known(shared), partial(like_those_of, names, learns)
+    gradient_op = new_op(space, learned, as_op(gradient), like, no_second_gradient)
     op = new_op(space, schema, as_op(filled_by(values, room, count)), room, derive, keep)
-    vars(op)["again"] = partial(made_again, as_op(gradient), room, passes, names, learns)
+    again = partial(made_again, as_op(gradient), room, passes, names, learns)
+    vars(op).update(again=again, keep=keep, gradient=derive, tensors=len(names))
     return op

@@ -79,7 +79,6 @@ class RegionFunction:
         self, scope: Scope, made: RegionKernels,
         packed: Callable[[TokenRegion, bool], RegionKernels | str], later: bool,
     ):  # fmt: skip
-        self.later = later
         self.scope, self.file, self.region = scope, scope.file, made.region
         self.graph, self.stream = made.region.graph, made.region.stream
         name = f"{snake(scope.layer)}_{identifier(self.region.name)}"
@@ -88,6 +87,7 @@ class RegionFunction:
         inputs = [*self.region.reads, *self.region.pasts]
         self.arguments = {each: names.fresh(identifier(each)) for each in inputs}
         self.seeds = {each: names.fresh(identifier(each)) for each in self.region.seeds}
+        self.later, self.training = later, ["training"] * bool(self.seeds)
         self.factors = {each: names.fresh("factor") for each in self.region.seeds}
         self.outputs = {each: names.fresh(identifier(each)) for each in self.region.makes}
         self.slopes = {each: names.fresh(f"d_{identifier(each)}") for each in self.outputs}
@@ -197,7 +197,7 @@ class RegionFunction:
             return
         del sections[begun:]
         writer = Writer()
-        given = [*self.arguments.values(), *self._borders(), *self.extra, *self._training()]
+        given = [*self.arguments.values(), *self._borders(), *self.extra, *self.training]
         writer.call(f"def {self.title}(", given, "):")
         writer.depth += 1
         writer.docstring([f"{listed(self.kernels)}, as `{title}` makes its own."])
@@ -208,6 +208,9 @@ class RegionFunction:
         """A function of the file."""
         writer = Writer()
         own = [*self.arguments.values(), *part.drawn, *part.borders, *part.more]
+        if part.name == self.title and not self.seeds:
+            beside = self.region.pasts or self.later
+            writer.line(f"@token_region({'' if beside else f'{self.title}_op'})")
         writer.call(f"def {part.name}(", [*own, *self.extra, *part.last], "):")
         writer.depth += 1
         writer.docstring(part.doc)
@@ -280,9 +283,6 @@ class RegionFunction:
     def _drawn(self) -> list[str]:
         """The seeds of dropout, which kernels are given."""
         return [*self.seeds.values()]
-
-    def _training(self) -> list[str]:
-        return ["training"] * bool(self.seeds)
 
     def _borders(self) -> list[str]:
         return ["cu_seqlens"] * self.packed
@@ -547,7 +547,7 @@ class RegionFunction:
         doc = [f"{listed(self.kernels)}, by a kernel where there is a GPU."]
         if self.region.pasts:
             doc[0] = doc[0][:-1] + ", and the last tokens of what is looked back on."
-        return self._part("", body, lines, doc, last=self._training())
+        return self._part("", body, lines, doc, last=self.training)
 
     def _if_by_kernels(self, body: Scope, lines: Writer) -> None:
         """`if ...: return ...` by kernels."""

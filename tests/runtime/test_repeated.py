@@ -12,12 +12,17 @@ import pytest
 import torch
 import triton
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 from triton import language as tl
 
 from archc.runtime import launch, repeated
 from archc.runtime.launch import launch_kernel
+from archc.runtime.ops import free_space, transformed
 from archc.runtime.repeated import Recording
 from archc.runtime.together import compiled_together
+from archc.runtime.tokens import new_token_op, token_kind, token_region
 
 OTHER = torch.ones(3, 4)
 
@@ -187,3 +192,85 @@ def test_one_inside_another_is_a_part_of_it() -> None:
         x, y = torch.randn(3, 4), torch.randn(3, 4)
         torch.testing.assert_close(outer.call(x, y), x + 4 * y)
     assert outer.runs == 2
+
+
+class Region:
+    """A token region that is z = x + 2 y by a launch, and how often it and its gradient were run
+    themselves."""
+
+    def __init__(self) -> None:
+        self.runs = {"values": 0, "gradient": 0}
+        self.space = free_space("region", "plus")  # which ends with it
+        self.op = new_token_op(
+            self.space, "plus", "x y", "float scale; ScalarType z_kind", (0,),
+            "x y", self.values, "x", self.gradient, lambda x, y, scale: x + 2 * y,
+        )  # fmt: skip
+        self.call = token_region(self.op)(self.choice)
+
+    def choice(self, x: Tensor, y: Tensor, scale: float = 1) -> Tensor:
+        """z, by PyTorch where a transform looks on."""
+        if transformed(x, y):
+            return x + 2 * y
+        return self.op(x, y, scale, token_kind(False, x))
+
+    def values(self, x: Tensor, y: Tensor, scale: float, z: Tensor) -> None:
+        """z by a launch."""
+        assert type(scale) is float
+        self.runs["values"] += 1
+        x, y = x.contiguous(), y.contiguous()
+        launch_kernel(KERNEL, 1, [x, y, z], [x.numel()], {"SIZE": 4}, {"num_warps": 1})
+
+    def gradient(self, x: Tensor, y: Tensor, d_z: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        """d_z and twice that, by launches."""
+        self.runs["gradient"] += 1
+        zero = torch.zeros_like(d_z)
+        return plus(d_z.contiguous(), zero), plus(zero, d_z.contiguous())
+
+
+def slopes_of(z: Tensor, x: Tensor, y: Tensor, d_z: Tensor, **how: Any) -> list[Tensor]:
+    """A value and the gradients of both it is made of."""
+    return [z, *torch.autograd.grad(z, [x, y], d_z, **how)]
+
+
+def test_regions_and_their_gradients_are_done_again() -> None:
+    region = Region()
+    for number in range(5):
+        for shape in ((3, 4), (2, 5)):
+            x, y = (torch.randn(shape, requires_grad=True) for _ in range(2))
+            d_z, once = torch.randn(shape), torch.randn(1).expand(shape)
+            for slope in (d_z, once):
+                made = slopes_of(region.call(x, y), x, y, slope)
+                for have, want in zip(made, (x + 2 * y, slope, 2 * slope), strict=True):
+                    torch.testing.assert_close(have, want)
+            with torch.no_grad():
+                torch.testing.assert_close(region.call(x, y), x + 2 * y)
+        runs = min(number + 1, 2)
+        assert region.runs == {"values": 2 * min(2 * number + 2, 2), "gradient": 4 * runs}
+
+
+def test_what_looks_on_sees_regions_as_their_ops() -> None:
+    region = Region()
+    x, y = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
+    for _ in range(3):
+        slopes_of(region.call(x, y), x, y, x.detach())
+    runs = {**region.runs}
+    *_, d_y = slopes_of(region.call(x, y), x, y, y, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(d_y.sum(), y)[0], torch.full_like(y, 2))
+    again = checkpoint(region.call, x, y, use_reentrant=False)
+    slopes_of(again, x, y, y.detach())
+    assert region.runs == runs
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None):
+            seen.append(op)
+            return op(*args, **(kwargs or {}))
+
+    with Watch():
+        region.call(x, y)
+    assert vars(region.op)["op"] in seen
+    gradients = torch.func.grad(lambda x: region.call(x, y.detach()).sum())
+    torch.testing.assert_close(gradients(x.detach()), torch.ones_like(x))
+    with forward_ad.dual_level():
+        made = region.call(forward_ad.make_dual(x.detach(), y.detach()), y.detach())
+        assert torch.equal(forward_ad.unpack_dual(made).tangent, y)
