@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from archc.functions.definitions import FUNCTIONS
@@ -61,13 +60,3 @@ TEXT: dict[str, Callable[..., str]] = complete("`TEXT` of backends/triton/elemen
     "where": lambda c, x, y: f"tl.where({c}, {x}, {y})",
 }, FUNCTIONS)  # fmt: skip
 """Operands are names or numbers, so that no brackets are needed."""
-
-TILED = frozenset(("real_power", "real_remainder", "real_quotient"))
-"""Functions of these texts that Triton does not have."""
-
-CALLED = TILED | {
-    name
-    for written, fn in FUNCTIONS.items()
-    for name in re.findall(r"tl\.(\w+)\(", TEXT[written](*"xyz"[: fn.arity]))
-}
-"""Every function that these texts call, of Triton or not."""

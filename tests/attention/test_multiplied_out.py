@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from archc.backends.triton.quirks import breaches
 
 from archc.api import parse
 from archc.attention.multiplied_out import multiplied_out
@@ -17,6 +16,7 @@ from archc.show.attends import attends_of
 from archc.verify.fold_trial import distance, drawn
 from tests.attention.cases import launch, packed, spec
 from tests.attention.test_heads import Few
+from tests.backends.triton.breaches import breaches
 
 DISTANCE = "sum[K]((q[t] - k[s]) ** 2)"
 SCORES = {

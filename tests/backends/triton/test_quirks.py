@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from archc.backends.triton.quirks import QUIRKS, breaches
+from archc.backends.triton.quirks import QUIRKS
 
 import archc
 from archc.compile import in_kernels, lowered
 from archc.specfile import bundled
+from tests.backends.triton.breaches import breaches
 from tests.backends.triton.texts import layer_text
 
 KERNEL = "@kernel\ndef f(p, ROWS: tl.constexpr):\n"
@@ -24,7 +25,7 @@ BROKEN = {
     "ptxas-12.8": "def kernel(function):\n    return triton.jit(function)\n",
     "products-and-more": f"""{KERNEL}
     for n in tl.range(0, N):
-        x = load_tile(x_at + n, i, 1, None, j, 1, None)
+        x = load_tile(x_at + n, i, 1, None, j, None)
         square = tl.sum(x.to(tl.float32) * x.to(tl.float32), 1)
         a = tl.dot(y, tl.trans(x), {EXACT})
 """,
