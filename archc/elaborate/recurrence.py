@@ -13,7 +13,7 @@ from archc.elaborate import ops
 from archc.elaborate.heads import Define, heads_of, live_entries, node_name
 from archc.elaborate.law_in_place import laws_of
 from archc.elaborate.scope import Along, Scope
-from archc.elaborate.values import Frame, Lazy, Tensor
+from archc.elaborate.values import Frame, Identity, Lazy, Tensor
 from archc.ir import layer as ir
 from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Type
@@ -148,8 +148,11 @@ def _token_capture(scope: Scope, node: tree.Recurrence) -> Callable[[Frame, Tens
 
 
 def _initial(scope: Scope, ref: StateRef) -> Tensor:
-    """The state before the first token: 0 unless given."""
+    """The state before the first token: 0 unless given; `I` is of the state's size."""
     value = scope.evaluate(ref.decl.init) if ref.decl.init is not None else sympy.Integer(0)
+    if isinstance(value, Identity) and len(ref.decl.axes) == 2:
+        rows, cols = ref.axes[-2:]
+        value = ops.identity_matrix(scope, value, rows, cols, ref.decl.span)
     made = ops.tensor(scope, value, ref.decl.span)
     if any(axis.kind == "stream" for axis in made.axes):
         raise scope.error("E0313", "an initial state does not depend on the token", ref.decl.span)

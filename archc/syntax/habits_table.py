@@ -87,6 +87,25 @@ NAMES = (
     Habit("div divide true_divide", "`x / b`", "z = div(x, b)", "z = x / b"),
     Habit("maximum", "`max(x, b)`", "z = maximum(x, b)", "z = max(x, b)"),
     Habit("minimum", "`min(x, b)`", "z = minimum(x, b)", "z = min(x, b)"),
+    Habit(
+        "logaddexp", "`max(x, b) + softplus(-abs(x - b))`",
+        "z = logaddexp(x, b)", "z = max(x, b) + softplus(-abs(x - b))",
+    ),
+    Habit("hypot", "`sqrt(x ** 2 + b ** 2)`", "z = hypot(x, b)", "z = sqrt(x ** 2 + b ** 2)"),
+    Habit("lerp", "`x + w * (b - x)`", "z = lerp(x, b, 0.1)", "z = x + 0.1 * (b - x)"),
+    Habit("sinh", "`(exp(x) - exp(-x)) / 2`", "z = sinh(x)", "z = (exp(x) - exp(-x)) / 2"),
+    Habit("cosh", "`(exp(x) + exp(-x)) / 2`", "z = cosh(x)", "z = (exp(x) + exp(-x)) / 2"),
+    Habit(
+        "asinh arcsinh", "`log(x + sqrt(x ** 2 + 1))`",
+        "z = asinh(x)", "z = log(x + sqrt(x ** 2 + 1))",
+    ),
+    Habit(
+        "acosh arccosh arcosh", "`log(x + sqrt(x ** 2 - 1))`",
+        "z = acosh(1 + x ** 2)", "z = log(1 + x ** 2 + sqrt((1 + x ** 2) ** 2 - 1))",
+    ),
+    Habit("erfc", "`1 - erf(x)`", "z = erfc(x)", "z = 1 - erf(x)"),
+    Habit("softsign", "`x / (1 + abs(x))`", "z = softsign(x)", "z = x / (1 + abs(x))"),
+    Habit("log_sigmoid", "`logsigmoid(x)`", "z = log_sigmoid(x)", "z = logsigmoid(x)"),
     Habit("log1p", "`log(1 + x)`", "z = log1p(x)", "z = log(1 + x)"),
     Habit("expm1", "`exp(x) - 1`", "z = expm1(x)", "z = exp(x) - 1"),
     Habit("log2", "`log(x) / log(2)`", "z = log2(x)", "z = log(x) / log(2)"),
@@ -316,6 +335,19 @@ NAMES = (
     Habit(
         "cumprod", "a state: `recurrence p[d] = 1:` with `p[t] = p[t-1] * x`",
         "z = cumprod(x)", "recurrence z[d] = 1:\n    z[t] = z[t-1] * x",
+    ),
+    Habit(
+        "cummax cummin", "a state: `recurrence m[d] = -inf:` with `m[t] = max(m[t-1], x)`",
+        "z = cummax(x)", "recurrence z[d] = -inf:\n    z[t] = max(z[t-1], x)",
+    ),
+    Habit(
+        "logcumsumexp",
+        "a state: `recurrence m[d] = -inf:` with `m[t] = log(exp(m[t-1]) + exp(x))`",
+        "z = logcumsumexp(x)", "recurrence z[d] = -inf:\n    z[t] = log(exp(z[t-1]) + exp(x))",
+    ),
+    Habit(
+        "ema", "a state: `recurrence m[d]:` with `m[t] = 0.9 * m[t-1] + 0.1 * x`",
+        "z = ema(x)", "recurrence z[d]:\n    z[t] = 0.9 * z[t-1] + 0.1 * x",
     ),
     Habit("roll shift pad", "`x[t-1]`, which is 0 before the first token",
           "z = x - roll(x, 1)", "z = x - x[t-1]"),

@@ -35,6 +35,21 @@ def test_spellings_of_one_update_agree(update: str) -> None:
         torch.testing.assert_close(made[:, t], torch.einsum("bhkv,bhk->bhv", state, q))
 
 
+@pytest.mark.parametrize(("start", "scale"), [("I", 1), ("2 * I", 2)])
+def test_a_matrix_that_begins_as_the_identity(start: str, scale: int) -> None:
+    """Recursive least squares: the inverse of scale^-1 I + sum of k k^T."""
+    text = (
+        f"{HEAD}    recurrence P[K, K'] = {start} over H:\n        u = P[t-1] @ k\n"
+        "        P[t] = P[t-1] - u @ u.T / (1 + k.T @ u)\n        o = P[t] @ q\n    output o\n"
+    )
+    made, x = outputs(text, H=2, K=3, V=4)
+    grams = torch.einsum("bthk,bthl->bthkl", x["k"], x["k"]).cumsum(1)
+    inverse = (torch.eye(3, dtype=torch.float64) / scale + grams).inverse()
+    torch.testing.assert_close(made, torch.einsum("bthkl,bthl->bthk", inverse, x["q"]))
+    wide = "    recurrence P[K, V] = I over H:\n        P[t] = P[t-1] + k @ v.T\n    output P\n"
+    assert codes(HEAD + wide)[0] == "E0305"
+
+
 def test_transposed_convention() -> None:
     """A state of shape [V, K], updated from the right, reads the same."""
     text = (
