@@ -180,11 +180,13 @@ class _Zero:
         self.captured = dict(given)
 
     def is_free(self) -> bool:
-        """Whether nothing else is as long as `split`, so that its length may be another."""
-        sizes = [a.size for part in (self.kernel.graph, self.body) for n in part
-                 for a in n.type.axes if a.name != self.split.name]  # fmt: skip
-        size, same = self.split.size, self.split.size == self.row.size
-        return size.is_Symbol and (same or not any(each.has(size) for each in sizes))
+        """Whether nothing else depends on how long `split` is, so that it may be as long as
+        `row`: neither an axis nor a number, and it has no second name."""
+        nodes, size = [*self.kernel.graph, *self.body], self.split.size
+        sizes = [a.size for n in nodes for a in n.type.axes if a.name != self.split.name]
+        sizes += [n.op.value for n in nodes if isinstance(n.op, ir.Constant)]
+        free = size == self.row.size or not any(each.has(size) for each in sizes)
+        return size.is_Symbol and free and not self.kernel.renamed
 
     def has_products(self, id: int) -> bool:
         """Whether products of matrices are made for a value of the body."""
