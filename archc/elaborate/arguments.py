@@ -47,6 +47,8 @@ def declare_arguments(
             if is_size and parameter.default is not None and _is_no_size(default):
                 text = parameter.default.span.text
                 raise _no_size(scope, decl, parameter, f"`{text}`")
+            if is_size and _is_no_size(value):
+                raise _no_size(scope, decl, parameter, str(value))
             exact = default if isinstance(default, sympy.Expr) else None
             try:
                 symbol = _number(scope, name, value, exact, is_size, keep=name in symbolic)
@@ -66,11 +68,11 @@ def _no_size(scope: Scope, decl: tree.Decl, parameter: tree.Parameter, found: st
     )
 
 
-def _is_no_size(default: Value | None) -> bool:
-    """Whether a default is a number that is no size."""
-    if not isinstance(default, sympy.Expr) or not default.is_number:
+def _is_no_size(value: Value | None) -> bool:
+    """Whether a value is a number that is no size."""
+    if not isinstance(value, sympy.Expr) or not value.is_number:
         return False
-    return not (default.is_integer and default.is_nonnegative)
+    return not (value.is_integer and value.is_nonnegative)
 
 
 def _is_none(value: Value | None) -> bool:

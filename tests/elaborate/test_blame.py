@@ -135,13 +135,15 @@ def test_a_layer_in_a_layer_of_its_own_kind_is_no_circle() -> None:
     elaborate(parse(Source("mine.arch", text)), None, {}, import_source)
 
 
-def test_a_text_for_a_size_is_one_finding_that_says_so() -> None:
+@pytest.mark.parametrize(("given", "shown"), [("foo", "'foo'"), (-1, "-1"), (2.5, "5/2")])
+def test_what_is_no_size_is_one_finding_that_says_so(given: Any, shown: str) -> None:
     text = (
         "layer L(d, H, K = 4):\n    input x[d]\n    param W, V, U[d, H, K]; W_o[H, K, d]\n"
         "    output y[d] = ((x @ W) * (x @ V) + x @ U) @ W_o\n"
     )
-    found = only(text, {"K": "foo"})
-    assert found.code == "E0503" and "'foo'" in found.message and marked(found)[0] == "K = 4"
+    found = only(text, {"K": given})
+    assert found.code == "E0503" and found.message.endswith(f"it is {shown}")
+    assert marked(found)[0] == "K = 4"
 
 
 @pytest.mark.parametrize(
