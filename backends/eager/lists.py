@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 import sympy
 from archc.backends.eager.chosen_alone import choice_alone
 
-from archc.attention.bounds import bound, conjuncts, up_to_the_reader
+from archc.attention.bounds import S, T, affine, bound, conjuncts, up_to_the_reader
 from archc.dims import T_SEEN, TIME
 from archc.ir import layer as ir
 from archc.ir.choices import chooses
@@ -116,12 +116,8 @@ def _compared(op: ir.Attend, place: Node) -> bool:
 
 def _is_place(op: ir.Attend, node: Node) -> bool:
     """Whether a value is the place of a token, or one so many tokens away."""
-    if isinstance(node.op, ir.Position):
-        return node.op.axis.name in (op.reader.name, op.read.name)
-    if node.op not in (ir.Elementwise("add"), ir.Elementwise("sub")):
-        return False
-    first, second = _operands(op, node)
-    return _is_place(op, first) and isinstance(second.op, ir.Constant)
+    found = affine(op.body, node, op.reader.name, op.read.name)
+    return found is not None and any(not (found - x).has(T, S) for x in (T, S))
 
 
 def _operands(op: ir.Attend, node: Node) -> Iterator[Node]:
