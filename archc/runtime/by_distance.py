@@ -7,6 +7,7 @@ with a matrix of zeros and ones: no two pairs add to one place in memory.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -17,6 +18,10 @@ from archc.runtime.layers import one_hot_rows
 
 FEW_READERS = 16
 """For fewer, rows of a table are looked up to multiply, in place of products with all of them."""
+
+
+PRODUCTS = 1 << 26
+"""So many products of tokens with rows of a table are in memory at once."""
 
 
 class TakenColumns(torch.autograd.Function):
@@ -79,6 +84,10 @@ def sums_by_distance(x: Tensor, at: Tensor, count: int) -> Tensor:
 def products_by_distance(x: Tensor, table: Tensor, at: Tensor) -> Tensor:
     """The product of each x [..., S, K] and the row of a table [..., W, K] at an index [T, S] of
     the distance alone: [..., T, S]."""
-    if at.shape[0] < FEW_READERS:
+    if at.shape[0] < FEW_READERS or not at.numel():
         return torch.einsum("...sk,...tsk->...ts", x, table[..., at, :])
-    return take_by_distance(x @ table.mT, at.mT).mT
+    each = math.prod(torch.broadcast_shapes(x.shape[:-2], table.shape[:-2])) * table.shape[-2]
+    step = max(1, PRODUCTS // max(1, each))
+    parts = [(x[..., s : s + step, :], at[:, s : s + step].mT) for s in range(0, at.shape[1], step)]
+    made = [take_by_distance(own @ table.mT, index) for own, index in parts]
+    return (made[0] if len(made) == 1 else torch.cat(made, -2)).mT

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from archc.runtime import by_distance
 from archc.runtime.by_distance import products_by_distance, sums_by_distance, take_by_distance
 
 SIZES = [(1, 1, 3), (1, 7, 4), (5, 1, 4), (2, 3, 4), (7, 7, 5), (4, 9, 5), (20, 5, 6), (0, 3, 2)]
@@ -36,8 +37,11 @@ def test_pairs_look_up_and_are_summed_as_by_gather_and_scatter(T: int, S: int, W
     torch.testing.assert_close(sums_by_distance(d, at, W), index.scatter_add(-1, every, d))
 
 
-@pytest.mark.parametrize(("T", "S"), [(3, 8), (20, 23)])
-def test_products_are_those_of_rows_for_few_and_many_readers(T: int, S: int) -> None:
+@pytest.mark.parametrize(("T", "S"), [(3, 8), (20, 23), (20, 0)])
+def test_products_are_those_of_rows_for_few_and_many_readers(
+    T: int, S: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(by_distance, "PRODUCTS", 7 * 2 * 3 * 5)  # of 7 tokens at once
     torch.manual_seed(0)
     k, table, at = drawn(2, 3, S, 6), drawn(3, 5, 6), clamped(T, S, 5)
     wanted = torch.einsum("bhsk,htsk->bhts", k, table[:, at])
