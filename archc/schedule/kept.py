@@ -65,7 +65,7 @@ class Kept:
             if isinstance(self.graph[operand].op, ir.Recurrence):
                 self._make(operand)
             elif isinstance(node.op, ir.Recurrence) and id not in self.levels.fallback:
-                self._keep(self._for_walk(operand, node.op))
+                self._keep(self._for_walk(operand, node))
             elif id in self.levels.fallback:
                 self._ask_for_fallback(operand)
             elif self._together(operand, id):
@@ -120,13 +120,13 @@ class Kept:
         stored = not late and 2 * self.bytes(id) <= sum(map(self.bytes, found))
         return [id] if stored else found
 
-    def _for_walk(self, id: int, walk: ir.Recurrence) -> list[int]:
+    def _for_walk(self, id: int, walk: Node) -> list[int]:
         """The values that a walk reads for one value: itself, or its factors where those are
         smaller. A walk along the tokens has no chunk at hand to make a value of again."""
         node = self.graph[id]
         if id in self.levels.recomputed:
-            by_token = not walk.stream.size.has(ck.CHUNK)
-            kept = self._of_chunks(id) if by_token else self._lies_apart(node)
+            by_token = not walk.op.stream.size.has(ck.CHUNK)
+            kept = self._of_chunks(id) if by_token else self._lies_apart(node, walk)
             return [id] if kept else []
         renamed = isinstance(node.op, ir.Contract) and self.levels.is_recomputed(node)
         fallback = id in self.levels.fallback or id in self.graph.outputs.values()
@@ -134,12 +134,19 @@ class Kept:
             return [found for o in node.operands for found in self._for_walk(o, walk)]
         return [id]
 
-    def _lies_apart(self, node: Node) -> bool:
+    def _lies_apart(self, node: Node, walk: Node) -> bool:
         """Whether a value is one number a row that the caller has, which lie apart in memory: a GPU
-        copies none of 16 bits ahead that do, and a walk would wait for them at each chunk."""
-        rows = [a for a in own_dims(node.type.axes, self.heads) if a.size.has(ck.CHUNK)]
-        alone = rows == own_dims(node.type.axes, self.heads) and len(rows) == 1
-        return alone and bool(self.heads) and enters(self.graph, node.id)
+        copies none of 16 bits ahead that do, and a walk would wait for them at each chunk. Those
+        that infer do so alone where a kernel before makes other numbers a row: a kernel for these
+        alone took as long as was gained."""
+        made = (o for o in walk.operands if o not in self.levels.recomputed)
+        beside = not self.levels.fused or any(self._is_one_a_row(self.graph[o]) for o in made)
+        return beside and self._is_one_a_row(node) and enters(self.graph, node.id)
+
+    def _is_one_a_row(self, node: Node) -> bool:
+        """Whether a value is a number for each row of a chunk and head."""
+        dims = own_dims(node.type.axes, self.heads)
+        return bool(self.heads) and len(dims) == 1 and dims[0].size.has(ck.CHUNK)
 
     def _of_chunks(self, id: int) -> bool:
         """Whether a value is made of one that stands by chunks and rows."""
