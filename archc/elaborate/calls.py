@@ -36,6 +36,9 @@ REDUCTIONS = ("sum", "mean", "max", "min", "prod")
 OVER_TOKENS = ("softmax", "logsumexp")
 """Functions of scores over the tokens read, which have no axis there; over a dim, the library's."""
 
+FORMS = {"where": "where(condition, a, b)", "top": "top(n, score)"}
+"""How functions of several values are called."""
+
 
 def call(scope: Scope, node: tree.Call) -> Value:
     """`f(...)`, `f[K](...)`, `Layer(sizes)(inputs)`."""
@@ -121,6 +124,9 @@ def arguments(scope: Scope, node: tree.Call, count: Sequence[int]) -> list[Value
             f"`{node.func.span.text}` takes {wanted} argument{'s' if wanted != '1' else ''}, "
             f"not {len(node.args)}",
             node.span,
+            helps=[
+                f"write `{form}`" for name, form in FORMS.items() if name == node.func.span.text
+            ],
         )
     return [scope.evaluate(argument.value) for argument in node.args]
 
@@ -225,6 +231,10 @@ def _alone(scope: Scope, axis: Axis, value: Tensor) -> list[str]:
     block = next((name for name, width in scope.context.widths.items() if width == axis), None)
     if block is not None:
         return [f"`x[{block}]` has the tokens of a block along `{axis}`: write `...[{block}]`"]
+    if scope.attend is not None and scope.attend.read.name in value.type.names:
+        read = scope.attend.read.name
+        if not scope.visible(value):
+            return [f"it is a number of each token read: over those, write `[{read}]`"]
     base = axis.name.rstrip("'")
     if base == axis.name or base not in value.type.names:
         return []
@@ -312,6 +322,13 @@ def _over_tokens_read(scope: Scope, attend: AttendScope, node: tree.Call, name: 
     return made
 
 
+NO_VECTOR = {
+    0: "a number scales as it is: `a * S[t-1]`",
+    2: "where `{0}` is of the heads, the block says so: `over {0}`",
+}
+"""What to write where `diag` is given no vector, by how many dims its value has."""
+
+
 def diag(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
     """`diag(a)`: the square matrix with a on its diagonal."""
     value = ops.tensor(scope, arguments(scope, node, [1])[0], node.args[0].value.span)
@@ -323,7 +340,7 @@ def diag(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...])
             node.span,
             "`diag` takes a vector",
             others=[(value.origin, "from here")],
-            helps=["a number scales as it is: `a * S[t-1]`"] if not axes else [],
+            helps=NO_VECTOR.get(len(axes), "").format(*axes).splitlines(),
         )
     rows, cols = ops.settle((axes[0], axes[0]), scope.hidden)
     delta = ops.node(scope, ir.Delta(rows, cols), span=node.span)

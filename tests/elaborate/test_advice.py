@@ -110,6 +110,20 @@ CASES = {
         ["recurrence s[d]:", "    s[0] = 0", "    s[t] = s[t-1] + x", "output s"], "E0216", "s[0]",
         "`recurrence s[d] = 0 ...:`",
     ),
+    "a choice between one": (
+        ["output y = where(x > 0, x)"], "E0209", "where(x > 0, x)", "`where(condition, a, b)`",
+    ),
+    "the best of how many": (
+        ["output y = where(top(x), x, 0)"], "E0209", "top(x)", "`top(n, score)`",
+    ),
+    "a dim of a score": (
+        ["attend s <= t over H:", "    o = softmax[K](q[t].T @ k[s]) @ k[s]", "output o"], "E0301",
+        None, "`[s]`",
+    ),
+    "a gate of heads that the block is not over": (
+        ["recurrence S[K, K']:", "    S[t] = diag(q) @ S[t-1] + x", "output S"], "E0304",
+        "diag(q)", "`over H`",
+    ),
     "heads that the block is not over": (
         ["recurrence S[K, K']:", "    S[t] = S[t-1] + k @ k.T", "output S"], "E0303",
         "S[t-1] + k @ k.T", "`over H`",
