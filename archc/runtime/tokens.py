@@ -293,7 +293,7 @@ def learning_region(op: Any, calls: RegionCalls) -> Any:
     class Learning(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, key: tuple, addresses: list, *given: Any) -> tuple:
-            again = calls.calls[key]
+            again = calls.calls.get(key, SEEN)
             if again is SEEN:
                 made, numbers = calls.recorded(key, given)
             else:

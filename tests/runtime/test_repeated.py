@@ -269,6 +269,11 @@ def test_what_looks_on_sees_regions_as_their_ops() -> None:
     with Watch():
         region.call(x, y)
     assert vars(region.op)["op"] in seen
+    turned = torch._neg_view(torch.randn(3, 4))
+    with torch.no_grad():
+        torch.testing.assert_close(region.call(turned, y), turned + 2 * y)
+        traced = torch.jit.trace(region.call, (x, y))
+        torch.testing.assert_close(traced(y, x), y + 2 * x)
     gradients = torch.func.grad(lambda x: region.call(x, y.detach()).sum())
     torch.testing.assert_close(gradients(x.detach()), torch.ones_like(x))
     with forward_ad.dual_level():
