@@ -24,6 +24,10 @@ PRODUCTS = 1 << 26
 """So many products of tokens with rows of a table are in memory at once."""
 
 
+BESIDE = 256
+"""So many tokens read are done at once where readers are fewer."""
+
+
 class TakenColumns(torch.autograd.Function):
     """Columns of x [..., W] by an index [J]: [..., J]."""
 
@@ -87,7 +91,8 @@ def products_by_distance(x: Tensor, table: Tensor, at: Tensor) -> Tensor:
     if at.shape[0] < FEW_READERS or not at.numel():
         return torch.einsum("...sk,...tsk->...ts", x, table[..., at, :])
     each = math.prod(torch.broadcast_shapes(x.shape[:-2], table.shape[:-2])) * table.shape[-2]
-    step = max(1, PRODUCTS // max(1, each))
+    most = max(at.shape[0], BESIDE)  # of more, a row has few pairs on most diagonals
+    step = max(1, min(PRODUCTS // max(1, each), most))
     parts = [(x[..., s : s + step, :], at[:, s : s + step].mT) for s in range(0, at.shape[1], step)]
     made = [take_by_distance(own @ table.mT, index) for own, index in parts]
     return (made[0] if len(made) == 1 else torch.cat(made, -2)).mT
