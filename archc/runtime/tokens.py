@@ -347,7 +347,8 @@ def new_token_op(
         if torch.is_grad_enabled():
             _, ds = by_passes(passes, results, names, learns, saved, slopes, own)
         else:
-            ds = (known if unwatched(saved) else shared)(*saved, *slopes, *own)
+            given = (*saved, *slopes, *own)
+            ds = (known if unwatched(given) else shared)(*given)
         return (*ds, *(None for _ in ctx.rest))
 
     def shared(*inputs: Any) -> list:
