@@ -14,12 +14,15 @@ In a loop that does not say how far ahead it loads, a compiler copies the factor
 ahead. All vectors and numbers of a turn are loaded at its start then: where they stand between
 products, the turn would wait for each of them. Not with several rows a token, whose walk has no
 registers left: what is held from the start on is spilled.
+
+So is it in a program without loops: behind a sum across threads, which no load is moved over, it
+would wait for memory once more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from archc.tile import language as lang
 
@@ -30,13 +33,32 @@ def early(program: lang.Program, walks: bool = False, several: bool = False) -> 
     one row, and not `several`."""
     names = _Names(program)
     body = _block(program.body, names)
-    if walks:
+    if not walks:
+        body = _first(body, {each.op.buffer for each in lang.statements(body) if _stores(each)})
+    else:
         made = [
             part for each in body.statements
             for part in (_Loop(each, names, not several).rewritten() if _is_plain(each) else [each])
         ]  # fmt: skip
         body = lang.Block(body.arguments, made, body.yields)
     return replace(program, body=body)
+
+
+def _stores(statement: lang.Statement) -> bool:
+    return isinstance(statement.op, lang.Store)
+
+
+def _first(block: lang.Block, written: Collection[lang.Buffer]) -> lang.Block:
+    """A block that begins with its loads of vectors and numbers; so do its branches."""
+    made = [
+        replace(each, blocks=tuple(_first(part, written) for part in each.blocks))
+        if isinstance(each.op, lang.If) else each
+        for each in block.statements
+    ]  # fmt: skip
+    if any(isinstance(each.op, lang.For) for each in made):
+        return replace(block, statements=made)
+    begun = _Turn(replace(block, statements=made), written).begun(())
+    return replace(block, statements=[*begun, *(each for each in made if each not in begun)])
 
 
 def _is_plain(statement: lang.Statement) -> bool:
@@ -81,26 +103,58 @@ def _loads_ahead(statement: lang.Statement) -> bool:
     return isinstance(statement.op, lang.For) and isinstance(statement.op.ahead, str)
 
 
-@dataclass
-class _Loop:
+class _Turn:
+    """The statements of a block, and the buffers that are written meanwhile."""
+
+    def __init__(self, body: lang.Block, written: Collection[lang.Buffer]) -> None:
+        self.body, self.written = body, written
+        self.made_by = {value: each for each in body.statements for value in each.results}
+
+    def begun(self, early: Sequence[lang.Statement]) -> list[lang.Statement]:
+        """The other loads of vectors and numbers, after what they need, in order."""
+        loads = [
+            each for each in self.body.statements
+            if isinstance(each.op, lang.Load) and each.op.buffer not in self.written
+            and each not in early and len(each.results[0].type.dims) < 2
+            and self.needed([each]) is not None
+        ]  # fmt: skip
+        needed = self.needed(loads) or []
+        return [each for each in self.body.statements if each in loads or each in needed]
+
+    def needed(self, loads: Sequence[lang.Statement]) -> list[lang.Statement] | None:
+        """The statements of a block that places and masks are made by, in order; None if one of
+        them is more than arithmetic, or made of what turns hand on."""
+        found: set[lang.Value] = set()
+        stack = [value for load in loads for value in load.operands]
+        while stack:
+            value = stack.pop()
+            if value in self.body.arguments[1:]:
+                return None
+            made = self.made_by.get(value)
+            if made is None or value in found:
+                continue
+            if not isinstance(made.op, lang.PURE):
+                return None
+            found |= {*made.results}
+            stack += made.operands
+        return [each for each in self.body.statements if found & {*each.results}]
+
+
+class _Loop(_Turn):
     """A loop over `start`, ..., `stop - 1`; `first`: its other vectors are loaded at the start of a
     turn."""
 
-    loop: lang.Statement
-    names: _Names
-    first: bool = False
-
-    def __post_init__(self) -> None:
-        (self.body,) = self.loop.blocks
-        self.start, self.stop = self.loop.operands[:2]
-        self.made_by = {v: each for each in self.body.statements for v in each.results}
-        inside = [*lang.statements(self.body)]
-        self.written = {each.op.buffer for each in inside if isinstance(each.op, lang.Store)}
+    def __init__(self, loop: lang.Statement, names: _Names, first: bool = False) -> None:
+        (body,) = loop.blocks
+        inside = lang.statements(body)
+        super().__init__(body, {each.op.buffer for each in inside if _stores(each)})
+        self.loop, self.names, self.first = loop, names, first
+        self.start, self.stop = loop.operands[:2]
 
     def rewritten(self) -> list[lang.Statement]:
         """The statements before the loop, and the loop."""
         loads = [each for each in self.body.statements if self._is_early(each)]
-        begun = self._begun(loads) if self.first else []
+        begun = self.begun(loads) if self.first else []
         if not loads and not begun:
             return [self.loop]
         before, first = self._copied(loads, self.start, [])
@@ -110,7 +164,7 @@ class _Loop:
         body = lang.Block(
             (*self.body.arguments, *arrived), [*ahead, *begun, *rest],
             (*self.body.yields, *following),
-        )
+        )  # fmt: skip
         left = tuple(self.names.like(value) for value in arrived)
         return [
             *before,
@@ -130,36 +184,7 @@ class _Loop:
             return False
         last = statement.operands[len(op.buffer.axes) - 1]
         apart = len(statement.results[0].type.dims) == 1 and not last.type.dims
-        return apart and self._needed([statement]) is not None
-
-    def _begun(self, early: Sequence[lang.Statement]) -> list[lang.Statement]:
-        """The other loads of vectors and numbers, after what they need, in order."""
-        loads = [
-            each for each in self.body.statements
-            if isinstance(each.op, lang.Load) and each.op.buffer not in self.written
-            and each not in early and len(each.results[0].type.dims) < 2
-            and self._needed([each]) is not None
-        ]  # fmt: skip
-        needed = self._needed(loads) or []
-        return [each for each in self.body.statements if each in loads or each in needed]
-
-    def _needed(self, loads: Sequence[lang.Statement]) -> list[lang.Statement] | None:
-        """The statements of a turn that places and masks are made by, in order; None if one of them
-        is more than arithmetic, or made of what the turns hand on."""
-        found: set[lang.Value] = set()
-        stack = [value for load in loads for value in load.operands]
-        while stack:
-            value = stack.pop()
-            if value in self.body.arguments[1:]:
-                return None
-            made = self.made_by.get(value)
-            if made is None or value in found:
-                continue
-            if not isinstance(made.op, lang.PURE):
-                return None
-            found |= {*made.results}
-            stack += made.operands
-        return [each for each in self.body.statements if found & {*each.results}]
+        return apart and self.needed([statement]) is not None
 
     # --- the same of another turn ---
 
@@ -182,7 +207,7 @@ class _Loop:
         there = self.names.new("there_is", lang.Type("bool"), hint="there_is")
         made = [*lines, lang.Statement(lang.Apply("lt"), (turn, self.stop), (there,))]
         known = {self.body.arguments[0]: turn}
-        for each in self._needed(loads) or []:
+        for each in self.needed(loads) or []:
             made.append(self._again(each, known))
         found = []
         for load in loads:

@@ -163,6 +163,7 @@ def tree_of(program: Program, printer: type[Printer]) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(printing, "WIDTH", 10**6)
         patch.setattr(addresses, "LONG", 10**6)
+        patch.setattr(addresses, "SHORT", 10**6)
         for name in ("PART", "WHOLE"):
             patch.setattr(nesting, name, 10**6)
         return ast.dump(ast.parse(to_triton(program, printer)))

@@ -106,3 +106,39 @@ def test_vectors_of_a_plain_walk_are_loaded_before_its_rows(tokens: int, backwar
     tensors = {"x": x, "w": w, "s": s, "y": torch.full((5,), torch.nan, dtype=torch.float64)}
     run(made, tensors, {"T": tokens}, {"N": 5}, exact=True)
     torch.testing.assert_close(tensors["y"], (w[:, 1:2] * s[:, None] * x).sum(0))
+
+
+def alone(written: bool = False) -> Program:
+    """Rows of numbers from the last on, over their sum, scaled by numbers that are loaded behind
+    that; `written`: those are written before."""
+    k = Composer("shares", "y = rows over their sum, scaled, in a branch of some of the rows.")
+    (T,) = k.sizes("T")
+    (N,) = k.lengths("N")
+    x, y, s = k.buffer("x", t=T, c=N), k.buffer("y", t=T, c=N), k.buffer("s", t=T)
+    c, r = k.iota("c", N), k.iota("r", ROWS)
+    with k.branch(k.lift(T, "i32") > 0):
+        t = T - 1 - r
+        if written:
+            k.store(s, t, value=k.full(2.0, *r.dims), where=(t >= 0,))
+        rows = k.load(x, t, c, where=(t >= 0,))
+        scale = k.load(s, t, where=(t >= 0,))
+        k.store(y, t, c, value=rows / rows.sum("c") * scale, where=(t >= 0,))
+    return k.done()
+
+
+def begun(made: Program) -> list[int]:
+    """How many dims each load of a branch has, in order."""
+    (branch,) = (s for s in made.body.statements if s.blocks)
+    loads = [s for s in branch.blocks[0].statements if isinstance(s.op, Load)]
+    return [len(s.results[0].type.dims) for s in loads]
+
+
+def test_a_program_without_loops_begins_with_its_vectors() -> None:
+    made = early(alone())
+    assert not verify(made)
+    assert begun(alone()) == [2, 1] == begun(early(alone(written=True)))
+    assert begun(made) == [1, 2]
+    x, s = torch.rand(3, 5, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
+    tensors = {"x": x, "s": s, "y": torch.full((3, 5), torch.nan, dtype=torch.float64)}
+    run(made, tensors, {"T": 3}, {"N": 5}, exact=True)
+    torch.testing.assert_close(tensors["y"], x / x.sum(1, keepdim=True) * s[:, None])
