@@ -33,12 +33,12 @@ from archc.schedule.decisions import (
 )
 from archc.schedule.memory import numbers_of_steps
 from archc.show.amounts import COLUMNS, in_lines, in_short, in_time, percent
-from archc.show.planned import Part, Planned
+from archc.show.planned import Part, Planned, why_no_walk
 from archc.show.walks import Division, division, walks_chunks
 
 NOTHING = "no recurrence: nothing is carried from token to token, and there is no kernel\n"
 
-LOOP = "a loop over the tokens, in PyTorch: there is no kernel"
+LOOP = "a loop over the tokens, in PyTorch, as there is no kernel"
 
 
 WORDS = {
@@ -67,7 +67,7 @@ def as_text(plans: Iterable[Planned]) -> str:
 def _lines(plan: Planned) -> Iterator[str]:
     yield heading(plan)
     if not plan.parts:
-        yield f"  {LOOP}"
+        yield f"  {LOOP}: {why_no_walk(plan)}"
         return
     yield from _conditions(plan)
     if plan.over_budget is not None:

@@ -293,6 +293,14 @@ def _steps(
     return (_part(title, kernels, setting, device, wider),)
 
 
+def why_no_walk(plan: Planned) -> str:
+    """Why no kernel walks the tokens of a recurrence."""
+    graph = plan.layer.graph
+    own = SCHEDULE.tokenwise(graph, plan.node, _results(graph, plan.node))
+    made = stepping(SCHEDULE.steps(own, plan.name))
+    return made.reason if isinstance(made, Refusal) else "its gradient has no kernel"
+
+
 def _part(
     title: str, kernels: Kernels, setting: Setting, device: Device, known: Mapping[str, int]
 ) -> Part:

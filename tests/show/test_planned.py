@@ -94,6 +94,15 @@ def test_a_loop_that_nobody_asked_for_says_why() -> None:
     assert not plans("lstm")[0].kept, "`chunk: sequential`"
 
 
+def test_a_loop_without_a_kernel_says_why() -> None:
+    spec = archc.parse(
+        "layer L(d):\n    input x[d]\n    chunk: sequential\n    recurrence h[d]:\n"
+        "        h[t] = where(top(1, h[t-1] + x), x, 0)\n    output h\n"
+    )
+    (plan,) = plans_of(spec.layer, Conditions())
+    assert "in PyTorch, as there is no kernel: kernels have no Top" in as_text([plan])
+
+
 def test_a_walk_whose_tiles_spill_is_a_kernel_as_its_launch_decides() -> None:
     """Two states of 128 x 128 that products read in turn, and more than registers hold for them."""
     cell = Path(__file__).parents[1] / "backends/triton/cells/orthogonal.arch"
