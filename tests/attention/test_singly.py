@@ -18,7 +18,7 @@ from archc.attention.row_heads import heads_beside
 from archc.attention.scores import scores_of
 from archc.attention.totals import as_folds
 from archc.attention.weighted_sum import WeightedSum
-from archc.compile import lowered, slopes_of
+from archc.compile import lowered, placed, slopes_of
 from archc.ir import layer as ir
 from archc.lowering.attention_chosen import by_choice
 from archc.lowering.attention_scores import log_sums, of_pairs
@@ -35,7 +35,7 @@ from archc.runtime.listings import (
     places_of,
 )
 from archc.tile.interpreter import run
-from archc.tile.language import Program
+from archc.tile.language import Program, statements
 from archc.tile.verifier import verify, verify_launch
 from archc.verify.fold_trial import FoldTrial, distance, drawn
 from tests.schedule.test_choosing import choosing, moved
@@ -298,6 +298,27 @@ def test_weights_of_a_softmax_are_summed_over_the_heads_of_a_group(sizes: dict[s
     given |= case.interpreted(log_sums(scores.fold), given)
     found = case.interpreted(of_pairs(scores), given)["o"]
     assert distance(found.permute(0, 2, 3, 1), wanted) < 1e-12
+
+
+def test_weights_whose_log_of_a_total_is_known_are_summed_where_a_block_has_pairs():
+    """In the dtype of the data, as products of them are; a block of pairs that places rule out has
+    no turn."""
+    (attend,) = choosing(placed(lowered(archc.load("nsa").layer)))
+    scores = scores_of(attend)
+    assert scores is not None and scores.summed and not scores.masked
+    blocks, heads = (T - 4) // 2 + 1, {"H": 4, "G": 2, "K": 6}
+    known = {"T#": T, "T_seen#": T, "batch": B, "size": 4, "stride": 2, "pick": 16, "n": 2, **heads}
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"q": (B, T, 4, 6), "k_c": (B, blocks, 2, 6), "log_total": (B, T, 4)}
+    inputs = {n: torch.randn(s, generator=generator).double() for n, s in shapes.items()}
+    inputs["given"] = torch.arange(3)
+    case = Summed(scores.fold, attend, known, inputs)
+    (wanted,) = case.values(scores.fold.node)
+    program = of_pairs(scores)
+    found = case.interpreted(program, case.sources())["o"]
+    assert distance(found.permute(0, 2, 3, 1), wanted) < 1e-12
+    assert {b.name: b.dtype for b in program.buffers}["o"] == "IO"
+    assert "some" in {value.name for each in statements(program.body) for value in each.results}
 
 
 class Summed(FoldTrial):
