@@ -234,7 +234,7 @@ def _alone(scope: Scope, axis: Axis, value: Tensor) -> list[str]:
     if scope.attend is not None and scope.attend.read.name in value.type.names:
         read = scope.attend.read.name
         if not scope.visible(value):
-            return [f"it is a number of each token read: over those, write `[{read}]`"]
+            return [f"over the tokens read, write `softmax(score)`, or `sum[{read}](...)`"]
     base = axis.name.rstrip("'")
     if base == axis.name or base not in value.type.names:
         return []

@@ -118,7 +118,7 @@ CASES = {
     ),
     "a dim of a score": (
         ["attend s <= t over H:", "    o = softmax[K](q[t].T @ k[s]) @ k[s]", "output o"], "E0301",
-        None, "`[s]`",
+        None, "`softmax(score)`, or `sum[s](...)`",
     ),
     "a gate of heads that the block is not over": (
         ["recurrence S[K, K']:", "    S[t] = diag(q) @ S[t-1] + x", "output S"], "E0304",
