@@ -8,13 +8,6 @@ from dataclasses import replace
 
 import sympy
 from archc.backends.eager import carry
-from archc.backends.eager.choosing import (
-    by_tokens,
-    lists,
-    scoring,
-    some_at_a_time,
-    with_truth_values,
-)
 from archc.backends.eager.chosen_alone import of_chosen_alone
 from archc.backends.eager.lists import reads_lists
 from archc.backends.eager.memory import in_pages
@@ -28,6 +21,13 @@ from archc.backends.eager.region import (
     wanted_results,
 )
 from archc.backends.eager.scope import Scope, write_sizes
+from archc.backends.eager.selection import (
+    by_tokens,
+    scores_of,
+    with_masks,
+    write_in_parts,
+    write_lists,
+)
 from archc.backends.eager.value import DATA, KIND_OF, NUMBER, PLACES, TOTAL, WIDE, Value
 from archc.backends.expression import ATOM, Text, whole
 from archc.backends.index import permuted
@@ -189,7 +189,7 @@ class AttendFunction:
 
     def _call_plainly(self, left: str, arguments: list[str]) -> None:
         """The line that calls it, of some readers at a time if that can be."""
-        if not some_at_a_time(self.scope, self, left):
+        if not write_in_parts(self.scope, self, left):
             self.scope.writer.call(f"{left} = {self.name}(", arguments, ")")
 
     def _each_alone(self, left: str, given: list[str]) -> None:
@@ -284,13 +284,13 @@ def attend(scope: Scope, node: Node) -> Value:
     """`o = memory(q, k, v, pos)`; where there are several forms, the one that takes less."""
     node = _of_what_is_read(scope, node)
     values = of_chosen_alone(scope, node, _entering(scope, node))
-    plain, scores = with_truth_values(scope, values), scoring(scope, node, values)
+    plain, scores = with_masks(scope, values), scores_of(scope, node, values)
     moved = node if scope.file.slots else replace(node, op=convolved(node.op))
     first = AttendFunction(scope, moved if scores is None else scores, plain)
     first.write()
     targets, none = first.targets(), Value(Text("None"), (), DATA)
     if scores is not None:
-        scope.results[node.id] = lists(scope, node, scores, first, targets)
+        scope.results[node.id] = write_lists(scope, node, scores, first, targets)
         return none
     alone = of_one_reader(scope, node, plain, first, AttendFunction)
     if alone is None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import sympy
 from archc.backends.eager.arguments import symbols_in
-from archc.backends.eager.fits import shapes_of, write_check
 from archc.backends.eager.graph_function import GraphFunction, plain
 from archc.backends.eager.required import conditions, told_length
 from archc.backends.eager.scope import Scope, write_sizes
+from archc.backends.eager.shape_checks import shapes_of, write_check
 from archc.backends.lines import words
 from archc.backends.writer import Writer, quoted
 

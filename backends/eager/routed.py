@@ -18,8 +18,8 @@ from archc.backends.index import aligned, permuted
 
 from archc.dims import BATCH, Axis
 from archc.ir import layer as ir
-from archc.ir.alone import without_axes
 from archc.ir.graph import Graph, Node, Type
+from archc.ir.routed_layer import without_axes
 from archc.ir.routes import Route, weight_of
 from archc.ir.typing import layer_graph
 

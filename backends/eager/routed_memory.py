@@ -31,8 +31,8 @@ from archc.backends.writer import INDENT, Writer
 
 from archc.functions.interval import Interval
 from archc.ir import layer as ir
-from archc.ir.alone import Alone, alone
 from archc.ir.graph import Node
+from archc.ir.routed_layer import RoutedLayer, routed_layer
 from archc.ir.routes import Route, routes
 from archc.numerics.propagation import intervals
 
@@ -63,14 +63,14 @@ class RoutedMemory(RoutedRegion):
         self.remembered = False
 
     @cached_property
-    def alone(self) -> Alone:
+    def routed(self) -> RoutedLayer:
         """What is done by a layer of the tokens of one place. None of them asks whether it has
         chosen the place, unless a score may be infinitely low, which is never chosen."""
         top = self.outer[self.route.top]
         places = top.type.axis(self.route.axis).size
         known = {str(places): SOME} if places.is_Symbol else {}
         lowest = intervals(self.outer, known)[top.operands[0]].low
-        return alone(self.layer, self.route, lowest > -math.inf)
+        return routed_layer(self.layer, self.route, lowest > -math.inf)
 
     def call(self) -> None:
         """Write both ways, and what decides between them."""
@@ -103,13 +103,13 @@ class RoutedMemory(RoutedRegion):
 
     def _copy(self, node: Node) -> None:
         """A member, of pairs; what the layer of one place makes enters."""
-        if node.id not in self.alone.members:
+        if node.id not in self.routed.members:
             super()._copy(node)
             return
         if node.id == self.route.memory:
-            for id in self.alone.reads:
+            for id in self.routed.reads:
                 self._enter(id)
-        if node.id in self.alone.makes:
+        if node.id in self.routed.makes:
             kept = [a for a in node.type.axes if a.name not in (*self.route.rows, self.route.axis)]
             self.copies[node.id] = self.graph.add(self._input(node, kept, True), name=node.name)
 
@@ -131,7 +131,7 @@ class RoutedMemory(RoutedRegion):
         self.remembered = True
         scope, old, axis = self.scope, self.function, self.route.axis
         assert scope.file.by_parts is not None
-        part = scope.file.by_parts(scope.file, self.alone.layer)
+        part = scope.file.by_parts(scope.file, self.routed.layer)
         borders = scope.names.fresh("borders")
         scope.writer.line(f"{borders} = place_borders({self.routes}, {scope.cu_seqlens})")
         states = self.outer[old.node.id].op.states
@@ -141,16 +141,18 @@ class RoutedMemory(RoutedRegion):
             f"{field}={call('by_place', before, str(at)).text}"
             for field, before, at in zip(fields, old.before, places, strict=True)
         ]
-        given = [self._given(id) for id in self.alone.reads]
+        given = [self._given(id) for id in self.routed.reads]
         given += [f"{state_of(part.name)}({', '.join(starts)})", f"cu_seqlens={borders}"]
         given += [f"{name}={self._option(name)}" for name in part.options]
-        names = [scope.names.fresh(f"{scope.hint(self.outer[id])}_rows") for id in self.alone.makes]
+        names = [
+            scope.names.fresh(f"{scope.hint(self.outer[id])}_rows") for id in self.routed.makes
+        ]
         end = scope.names.fresh("after")
         scope.writer.call(f"{self._left(names)}, {end} = {part.title}(", given, ")")
         for after, field, at in zip(old.after, fields, places, strict=True):
             if after != "_":
                 scope.writer.line(f"{after} = by_sequence({end}.{field}, {self.routes}, {at})")
-        for id, name in zip(self.alone.makes, names, strict=True):
+        for id, name in zip(self.routed.makes, names, strict=True):
             ours = (*self.route.rows, axis)
             rest = tuple(each for each in self.outer[id].type.names if each not in ours)
             text = Text(f"{name}.squeeze(0)")

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from archc.backends.eager.fits import Shapes, shapes_of
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.recurrence import RecurrenceFunction
 from archc.backends.eager.region import argument_list, extra_arguments
 from archc.backends.eager.required import conditions, told_length
 from archc.backends.eager.scope import Scope, write_sizes
+from archc.backends.eager.shape_checks import Shapes, shapes_of
 from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import Text
 from archc.backends.triton.dense import dense, laid_out

@@ -6,7 +6,7 @@ import weakref
 from typing import Any
 
 import torch
-from archc.backends.eager.let_go import let_go
+from archc.backends.eager.lifetimes import with_deletions
 from archc.backends.load import load
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -29,10 +29,10 @@ y = e + c"""
 
 def test_what_may_be_missing_or_is_read_later_stays() -> None:
     """c is made in a branch, a function reads d, b is returned, and y is the last."""
-    made = let_go(LINES.split("\n"), ["return y, b"], ["a", "b", "c", "d", "e", "y"], 80)
+    made = with_deletions(LINES.split("\n"), ["return y, b"], ["a", "b", "c", "d", "e", "y"], 80)
     lines = LINES.split("\n")
     assert made == [*lines[:-1], "del a", lines[-1]]
-    made = let_go(LINES.split("\n"), ["return y"], ["a", "b"], 80)
+    made = with_deletions(LINES.split("\n"), ["return y"], ["a", "b"], 80)
     assert made == [*lines[:8], "del b", lines[8], "del a", lines[9]]
 
 

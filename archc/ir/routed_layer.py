@@ -29,7 +29,7 @@ HEAD = (BATCH, TIME)
 
 
 @dataclass(frozen=True)
-class Alone:
+class RoutedLayer:
     """The layer of a route's memory: `members` of the route are computed in it, its inputs stand
     for `reads` and its outputs for `makes`, in order."""
 
@@ -39,7 +39,7 @@ class Alone:
     makes: tuple[int, ...]
 
 
-def alone(layer: ir.Layer, route: Route, every: bool) -> Alone:
+def routed_layer(layer: ir.Layer, route: Route, every: bool) -> RoutedLayer:
     """The memory of a route by itself, with what is around it; `every`: each token that is given
     has chosen its place, so that none is asked."""
     graph = layer.graph
@@ -59,7 +59,7 @@ def alone(layer: ir.Layer, route: Route, every: bool) -> Alone:
     made = replace(
         layer, name=f"{layer.name}Routed", kind="layer", doc=doc, graph=outer.new, requirements=()
     )
-    return Alone(made, frozenset(inside), tuple(outer.reads), tuple(makes))
+    return RoutedLayer(made, frozenset(inside), tuple(outer.reads), tuple(makes))
 
 
 def _around(graph: Graph, route: Route) -> set[int]:

@@ -1,12 +1,13 @@
-"""An attend that makes choices becomes lines that make lists of them, some readers at a time.
+"""Sparse attention in PyTorch: an attend that selects tokens (the largest scores, blocks of them)
+becomes lines that list their indices, for some readers at a time.
 
-A truth value for each pair of tokens takes T x T of them; a list has as many places as a reader
-chooses. What reads a list and can only use truth values is given these, made of it.
+A mask of all pairs of tokens takes T x T truth values; a list has as many indices as a reader
+selects. What reads a list and can only use a mask is given one, made of the list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from archc.backends.eager.attend import AttendFunction
 
 
-def scoring(scope: Scope, node: Node, values: Mapping[str, Value]) -> Node | None:
-    """An attend that makes choices, as one that makes the scores that are chosen by; None where
-    choices may not be made of some readers at a time, or are not read as lists."""
+def scores_of(scope: Scope, node: Node, values: Mapping[str, Value]) -> Node | None:
+    """The scores that an attend selects by, as an attend of their own; None where the selection may
+    not be made for some readers at a time, or is not read as lists."""
     op = node.op
     if not chooses(op) or scope.file.by_folds is None or scope.file.slots:
         return None
@@ -38,7 +39,7 @@ def scoring(scope: Scope, node: Node, values: Mapping[str, Value]) -> Node | Non
     flows = scope.starts.get(op.reader.name, "0") != "0"
     if op.source == op.reader.name and not (flows and chooses_past(op)):
         return None
-    if not _length(op, values) or told_lengths(op):
+    if not _length_selected_from(op, values) or told_lengths(op):
         return None
     ((name, id),) = op.body.outputs.items()
     body = op.body.copy()
@@ -47,60 +48,80 @@ def scoring(scope: Scope, node: Node, values: Mapping[str, Value]) -> Node | Non
     return replace(node, op=replace(op, body=body, decode=None))
 
 
-def lists(
+def write_lists(
     scope: Scope, node: Node, scores: Node, first: AttendFunction, targets: dict[str, str]
 ) -> dict[str, Value]:
-    """Write the lines that list what readers choose by scores, which PyTorch makes or a kernel."""
+    """Write the lines that list what readers select by scores, which PyTorch makes or a kernel."""
     (name,), by_folds = first.results, scope.file.by_folds
     assert by_folds is not None
-    made, length = _made(node.op), _length(node.op, first.values)
+    made, length = _selection(node.op), _length_selected_from(node.op, first.values)
     folded = by_folds(scope, scores, first.values, first.name, scores=True)
     if folded is None:
-        _list(scope, node, first, targets[name], None)
+        _write_list(scope, node, first, targets[name], None)
     else:
         with scope.writer.block(f"if {folded.test}:"):
-            _list(scope, node, folded, targets[name], folded.made, folded.places)
+            _write_list(scope, node, folded, targets[name], folded.made, folded.places)
         with scope.writer.block("else:"):
-            _list(scope, node, first, targets[name], None)
+            _write_list(scope, node, first, targets[name], None)
     scope.place_lengths[targets[name]] = (made.op.axis, length)
     return {name: Value(Text(targets[name]), made.type.names, PLACES)}
 
 
-def _made(op: ir.Attend) -> Node:
-    """The one choice that an attend makes."""
+def _selection(op: ir.Attend) -> Node:
+    """The node of an attend that selects: there is one."""
     (id,) = op.body.outputs.values()
     return op.body[id]
 
 
-def _list(
+def _write_list(
     scope: Scope, node: Node, function: AttendFunction, target: str, scores: int | None,
     places: str = "",
 ) -> None:  # fmt: skip
-    """The line that lists choices by a function of scores; `scores` is the node that a kernel
-    makes, and `places` what lists the places of the largest, if that is a kernel."""
-    op, values, made = node.op, function.values, _made(node.op)
+    """The line that lists what is selected by a function of scores; `scores` is the node that a
+    kernel makes, and `places` what lists the indices of the largest, if that is a kernel."""
+    op, values, made = node.op, function.values, _selection(node.op)
     asked, given = extra_arguments(scope, function.body)
     roles, own = dict(op.captures), op.source == op.reader.name
-    readers = [n for n, v in values.items() if roles[n] == "reader" and _along(v, op)]
+    readers = [n for n, v in values.items() if roles[n] == "reader" and _is_of_readers(v, op)]
     read = [n for n in values if roles[n] == "read" and own]
-    inner = Names(given)
-    along = {n: inner.fresh(function.arguments[n]) for n in (*readers, *read)}
-    pos = inner.fresh("pos")
-    passed = [along.get(n, value.text.text) for n, value in values.items()]
+    along, pos = _own_names(function, given, (*readers, *read))
+    passed = [along.get(n) or value.text.text for n, value in values.items()]
     passed += [pos if n == "pos" else text for n, text in zip(asked, given, strict=True)]
-    choose = f"lambda {', '.join([*along.values(), pos])}: {function.name}({', '.join(passed)})"
+    choose = _of_part(function, along, pos, passed)
     start = scope.ask(scope.starts.get(op.reader.name, "0"))
     entering = [_tuple(values[n] for n in names) for names in (readers, read)]
-    most = f"min({scope.size(made.op.count)}, {_length(op, values)})"
+    most = f"min({scope.size(made.op.count)}, {_length_selected_from(op, values)})"
     place = str(made.type.names.index(made.op.axis))
-    arguments = [choose, *entering, start, _numbers(scope, node, function, scores), most, place]
+    arguments = [
+        choose,
+        *entering,
+        start,
+        _numbers_a_reader(scope, node, function, scores),
+        most,
+        place,
+    ]
     arguments += [places] * bool(places)
     arguments += [f"cu_seqlens={scope.cu_seqlens}"] * bool(scope.cu_seqlens)
     scope.writer.call(f"{target} = chosen_by_readers(", arguments, ")")
 
 
-def with_truth_values(scope: Scope, values: Mapping[str, Value]) -> dict[str, Value]:
-    """The inputs of an attend, with truth values in place of lists."""
+def _own_names(
+    function: AttendFunction, given: Iterable[str], cut: Iterable[str]
+) -> tuple[dict[str, str], str]:
+    """The names that some readers' part of each input has that is `cut`, and their position."""
+    names = Names(given)
+    return {n: names.fresh(function.arguments[n]) for n in cut}, names.fresh("pos")
+
+
+def _of_part(
+    function: AttendFunction, along: Mapping[str, str], pos: str, passed: Sequence[str]
+) -> str:
+    """A lambda that calls a function for some readers, with what it is `passed`."""
+    return f"lambda {', '.join([*along.values(), pos])}: {function.name}({', '.join(passed)})"
+
+
+def with_masks(scope: Scope, values: Mapping[str, Value]) -> dict[str, Value]:
+    """The inputs of an attend, with masks in place of lists of indices."""
     found = dict(values)
     for name, value in values.items():
         if value.kind == PLACES:
@@ -111,9 +132,9 @@ def with_truth_values(scope: Scope, values: Mapping[str, Value]) -> dict[str, Va
     return found
 
 
-def some_at_a_time(scope: Scope, function: AttendFunction, left: str) -> bool:
-    """Write the line that calls a function of all pairs of some readers at a time, if there are
-    lists of what these have chosen of the tokens so far, or no reader has to do with another:
+def write_in_parts(scope: Scope, function: AttendFunction, left: str) -> bool:
+    """Write the line that calls a function of all pairs for some readers at a time, if there are
+    lists of what these have selected of the tokens so far, or no reader has to do with another:
     whether that is so."""
     op, values, roles = function.op, function.values, dict(function.op.captures)
     lists = {n: scope.lists[v.text.text] for n, v in values.items() if v.text.text in scope.lists}
@@ -121,13 +142,11 @@ def some_at_a_time(scope: Scope, function: AttendFunction, left: str) -> bool:
     own = op.source == op.reader.name
     readers = [n for n, v in values.items() if roles[n] == "reader" and op.reader.name in v.layout]
     read = [n for n, v in values.items() if own and roles[n] == "read" and op.source in v.layout]
-    several = readers and _of_some(scope, function, lists, (*readers, *read))
+    several = readers and _goes_in_parts(scope, function, lists, (*readers, *read))
     if not several or (lists and "pos" not in asked):
         return False
-    inner = Names(given)
-    along = {n: inner.fresh(function.arguments[n]) for n in (*readers, *read)}
-    pos = inner.fresh("pos")
-    passed = [along.get(n, value.text.text) for n, value in values.items()]
+    along, pos = _own_names(function, given, (*readers, *read))
+    passed = [along.get(n) or value.text.text for n, value in values.items()]
     for place, name in enumerate(values):
         if name in lists:
             seen = f"{along[read[0]]}.shape[1]"
@@ -135,16 +154,16 @@ def some_at_a_time(scope: Scope, function: AttendFunction, left: str) -> bool:
             more = [f"{pos} + {along[name]}.shape[1] - {seen}"] * function.unpacked
             passed[place] = call("at_places", Text(along[name]), seen, str(dim), *more).text
     passed += [pos if n == "pos" else text for n, text in zip(asked, given, strict=True)]
-    run = f"lambda {', '.join([*along.values(), pos])}: {function.name}({', '.join(passed)})"
+    run = _of_part(function, along, pos, passed)
     entering = [_tuple(lists.get(n, values[n]) for n in names) for names in (readers, read)]
     start = scope.ask(scope.starts.get(op.reader.name, "0"))
-    arguments = [run, *entering, start, _numbers(scope, function.node, function, None)]
+    arguments = [run, *entering, start, _numbers_a_reader(scope, function.node, function, None)]
     arguments += [scope.cu_seqlens] * function.unpacked
     scope.writer.call(f"{left} = of_some_readers(", arguments, ")")
     return True
 
 
-def _of_some(
+def _goes_in_parts(
     scope: Scope, function: AttendFunction, lists: Mapping[str, Value], cut: Iterable[str]
 ) -> bool:
     """Whether a function may be called with some readers, what it is `cut` from at these."""
@@ -172,7 +191,7 @@ def by_tokens(value: Value, op: ir.Attend) -> Value:
     return Value(permuted(value.text, value.layout, order), tuple(order), value.kind)
 
 
-def _along(value: Value, op: ir.Attend) -> bool:
+def _is_of_readers(value: Value, op: ir.Attend) -> bool:
     """Whether a value is one of each reader."""
     return value.layout[:2] == ("batch", op.reader.name)
 
@@ -199,9 +218,9 @@ def _read_by_attends_alone(scope: Scope, node: Node) -> bool:
     return True
 
 
-def _length(op: ir.Attend, values: Mapping[str, Value]) -> str:
+def _length_selected_from(op: ir.Attend, values: Mapping[str, Value]) -> str:
     """How long the dim is that is chosen along; empty where nothing that enters tells."""
-    made = _made(op)
+    made = _selection(op)
     axis = op.source if made.op.axis == op.read.name else made.op.axis
     role = "read" if made.op.axis == op.read.name else "reader"
     for name, each in op.captures:
@@ -211,7 +230,9 @@ def _length(op: ir.Attend, values: Mapping[str, Value]) -> str:
     return ""
 
 
-def _numbers(scope: Scope, node: Node, function: AttendFunction, scores: int | None) -> str:
+def _numbers_a_reader(
+    scope: Scope, node: Node, function: AttendFunction, scores: int | None
+) -> str:
     """How many numbers are made of one reader: of the largest value of pairs, and all sequences.
     With a kernel of scores, what these are made of is not in memory."""
     op, reader, read = node.op, node.op.reader.name, node.op.read.name

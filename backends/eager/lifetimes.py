@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 
-def let_go(
+def with_deletions(
     lines: Sequence[str], after: Sequence[str], names: Sequence[str], room: int
 ) -> list[str]:
     """`lines` with a `del` of `names` that no later line reads, nor one of those `after` them; what
