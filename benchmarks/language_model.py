@@ -148,12 +148,14 @@ def fla(sizes: Mapping[str, int], device: str) -> tuple[nn.Module, Callable[...,
 
 @torch.no_grad()
 def draw(model: nn.Module) -> None:
-    """Draw what tokens are multiplied by, and the embedding, as fla's `KDAForCausalLM` does: gates
-    of both models are as far from 1 then."""
+    """Draw what tokens are multiplied by, taps of convolutions and the embedding as fla's
+    `KDAForCausalLM` does, whose biases begin at 0: gates of both models are as far from 1 then."""
     for name, p in model.named_parameters():
         last = name.rpartition(".")[2]
-        if last == "E" or last.startswith("W_") or (last == "weight" and p.dim() == 2):
+        if last == "E" or last.startswith(("W_", "c_")) or (last == "weight" and p.dim() > 1):
             p.normal_(0, 0.02)
+        elif last == "bias":
+            p.zero_()
 
 
 class Step:
