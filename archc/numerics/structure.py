@@ -141,7 +141,7 @@ class Structure:
         for factor, power in self._factors(atom).items():
             node = self.graph[factor]
             term: Form = {}
-            if isinstance(node.op, ir.Reduce) and node.op.fn == "sum":
+            if isinstance(node.op, ir.Reduce) and node.op.fn == "sum" and self._over_dims(node):
                 term = self._terms(node.operands[0], known)
             elif isinstance(node.op, ir.Contract) and self._in_place(node):
                 term = combined(*((self._factors(operand), 1) for operand in node.operands))
@@ -149,11 +149,16 @@ class Structure:
             total = combined((total, 1), (term if found else {factor: Fraction(1)}, power))
         return total
 
+    def _over_dims(self, node: Node) -> bool:
+        """Whether a sum goes over dims alone: of tokens, a sum may leave some out."""
+        axes = self.graph[node.operands[0]].type.axes
+        return all(axis.kind == "dim" for axis in axes if axis not in node.type.axes)
+
     def _in_place(self, node: Node) -> bool:
         """Whether a product with a sum has all values at one index and renames no dims."""
         names = {self.graph[operand].type.names for operand in node.operands}
         kept = {(label, axis.name) for label, axis in node.op.out}
-        if len(names) != 1 or len(set(node.op.ins)) != 1:
+        if len(names) != 1 or len(set(node.op.ins)) != 1 or not self._over_dims(node):
             return False
         return kept <= set(zip(node.op.ins[0], names.pop(), strict=True))
 

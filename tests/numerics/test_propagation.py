@@ -145,7 +145,8 @@ def test_a_share_of_a_sum_is_at_most_1() -> None:
 
 
 def test_what_is_no_share() -> None:
-    """Sums of either sign, another index of a matrix, squares of a sum, and what may be below 0."""
+    """Sums of either sign, another index of a matrix, squares of a sum, what may be below 0, and
+    sums over tokens, of which some may be left out."""
     s = Sketch()
     x, total = s.input("x", "batch K K'"), ir.Reduce("sum", ("K",))
     e = s.fn("exp", x)
@@ -157,6 +158,10 @@ def test_what_is_no_share() -> None:
         (s.fn("mul", x, x), s.fn("add", s.fn("pow", s.add(total, x), s.number(2)), s.number(1))),
         (s.fn("mul", x, x), s.fn("mul", s.add(total, x), s.add(total, x))),
         (e, s.fn("mul", s.add(total, e), s.number(HALF))),
+        (
+            over_tokens := s.fn("exp", s.input("z", "batch t")),
+            s.add(ir.Reduce("sum", ("t",)), over_tokens),
+        ),
     ):
         assert found(s, s.fn("div", part, whole)).high == math.inf, s.graph[whole]
 
