@@ -93,7 +93,8 @@ class Place(int):
 class Recording(TorchDispatchMode):
     """What one call does, in order: its launches, and what PyTorch does, which may be to give room.
     It is not `sure` where that cannot be done again: where a number is read from a tensor or drawn,
-    or a tensor is neither given nor made. `numbers` are those that the last op in it is given."""
+    or a tensor is neither given nor made. `numbers` are those that the last op in it is given; None
+    without an op."""
 
     settings = 0
     UNSURE = frozenset((
@@ -105,7 +106,8 @@ class Recording(TorchDispatchMode):
         super().__init__()
         self.places, self.given, self.count = WeakIdKeyDictionary(), len(given), len(given)
         self.steps: list[Any] = []
-        self.sure, self.numbers = True, ()
+        self.sure = True
+        self.numbers: tuple | None = None
         tensors = [(place, x) for place, x in enumerate(given) if isinstance(x, Tensor)]
         self.device = tensors[0][1].device
         for place, x in tensors:  # of one that is given twice nothing says which it is
@@ -274,9 +276,9 @@ def step_of(what: Any, taken: Any, gives: list | None, device: torch.device) -> 
 class Repeated:
     """A call of a function that is done again: its steps, each with the places that nothing after
     it reads, how many places there are besides those given, what it returns, and the numbers that
-    it gave to the op that it is."""
+    it gave to the op that it is, None where it is none."""
 
-    def __init__(self, steps: list, more: int, made: Any, numbers: tuple):
+    def __init__(self, steps: list, more: int, made: Any, numbers: tuple | None):
         self.steps, self.more, self.made, self.numbers = steps, [None] * more, made, numbers
 
     def __call__(self, given: tuple, addresses: list) -> Any:
@@ -308,7 +310,7 @@ class Known:
         again: Any = self.calls.get(key)
         if again.__class__ is Repeated:
             return again(given, addresses)
-        return self.recorded(key, given)[0] if again is SEEN else self.first(key, given)
+        return self.recorded(key, given) if again is SEEN else self.first(key, given)
 
     def first(self, key: Any, given: tuple) -> Any:
         """What is done once, or has to be done each time."""
@@ -319,12 +321,12 @@ class Known:
             self.calls[key] = SEEN
         return made
 
-    def recorded(self, key: Any, given: tuple) -> tuple:
-        """What can be done again from then on, if that is sure, and the numbers for its op."""
+    def recorded(self, key: Any, given: tuple) -> Any:
+        """What can be done again from then on, if that is sure."""
         with Recording(given) as recording:
             made = self.function(*given)
         self.calls[key] = recording.repeated(made)
-        return made, recording.numbers
+        return made
 
 
 def noted(launched: tuple | None) -> tuple | None:

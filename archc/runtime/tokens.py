@@ -20,7 +20,7 @@ from archc.runtime.ops import (
     result_kind,
     transformed,
 )  # fmt: skip
-from archc.runtime.repeated import SEEN, Known, learns, likeness, unwatched
+from archc.runtime.repeated import SEEN, Known, Repeated, learns, likeness, unwatched
 
 
 def by_token_kernels(largest: int, *tensors: Tensor) -> bool:
@@ -271,7 +271,7 @@ class RegionCalls(Known):
 
     def __init__(self, function: Callable, op: Any):
         super().__init__(function)
-        self.learning = None if op is None else learning_region(op, self)
+        self.learning = None if op is None else learning_region(op)
 
     def __call__(self, *given: Any) -> Any:
         if not unwatched(given) or torch.is_autocast_enabled("cuda"):
@@ -281,25 +281,28 @@ class RegionCalls(Known):
         if self.learning is None:
             return self.function(*given)
         key, addresses = likeness(given)
-        if self.calls.get(key) is None:
+        if self.calls.get(key) is SEEN:
+            with torch.no_grad():
+                self.recorded(key, given)
+        again = self.calls.get(key)
+        if again is None:
             return self.first(key, given)
-        made = self.learning.apply(key, addresses, *given)
+        if again.numbers is None:  # by passes, which is how it is done for no tokens or in float64
+            return self.function(*given)
+        made = self.learning.apply(again, addresses, *given)
         return made if len(made) > 1 else made[0]
 
 
-def learning_region(op: Any, calls: RegionCalls) -> Any:
+def learning_region(op: Any) -> Any:
     """The class by which autograd knows calls of a region that are done again."""
 
     class Learning(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, key: tuple, addresses: list, *given: Any) -> tuple:
-            again = calls.calls.get(key, SEEN)
-            if again is SEEN:
-                made, numbers = calls.recorded(key, given)
-            else:
-                made, numbers = again(given, addresses), again.numbers
+        def forward(ctx: Any, again: Repeated, addresses: list, *given: Any) -> tuple:
+            assert again.numbers is not None
+            made = again(given, addresses)
             made = made if isinstance(made, tuple) else (made,)
-            op.keep(ctx, (*given[: op.tensors], *numbers), made)
+            op.keep(ctx, (*given[: op.tensors], *again.numbers), made)
             return made
 
         @staticmethod

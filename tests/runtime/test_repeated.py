@@ -208,8 +208,8 @@ class Region:
         self.call = token_region(self.op)(self.choice)
 
     def choice(self, x: Tensor, y: Tensor, scale: float = 1) -> Tensor:
-        """z, by PyTorch where a transform looks on."""
-        if transformed(x, y):
+        """z, by PyTorch where a transform looks on, and where there is nothing to do."""
+        if transformed(x, y) or 0 in x.shape:
             return x + 2 * y
         return self.op(x, y, scale, token_kind(False, x))
 
@@ -246,6 +246,18 @@ def test_regions_and_their_gradients_are_done_again() -> None:
                 torch.testing.assert_close(region.call(x, y), x + 2 * y)
         runs = min(number + 1, 2)
         assert region.runs == {"values": 2 * min(2 * number + 2, 2), "gradient": 4 * runs}
+
+
+def test_regions_that_call_no_op_have_gradients_too() -> None:
+    """Those of no tokens, which were done again as the op that they were not."""
+    region = Region()
+    for _ in range(4):
+        x, y = (torch.randn(0, 4, requires_grad=True) for _ in range(2))
+        with torch.no_grad():
+            assert region.call(x, y).shape == (0, 4)
+        made = slopes_of(region.call(x, y), x, y, torch.randn(0, 4))
+        assert [each.shape for each in made] == 3 * [(0, 4)]
+    assert region.runs == {"values": 0, "gradient": 0}
 
 
 def test_what_looks_on_sees_regions_as_their_ops() -> None:
