@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -135,18 +136,24 @@ class _Processes(Workers):
         self, found: Sequence[Outcome], who: Sequence[tuple[Job, Path, str]], limits: Limits
     ) -> Iterator[tuple[Outcome, str]]:
         """Compile kernels, and candidates of peers in shares; remarks on processes that failed,
-        once for each contender. What they leave to be done is done when it is measured."""
+        once for each contender. What they leave to be done is done when it is measured. What is
+        done is marked at once, so that a run that is cut off keeps it."""
         parts = [(each, *part) for each in who for part in self._shares(each[2], len(who), limits)]
         tasks = [("fill", path, name, share, of) for (_, path, name), share, of in parts]
+        left = Counter((job.folder, name) for (job, _, name), _, _ in parts)
+
+        def mark(number: int, done: Done) -> None:
+            (job, _, name), _, _ = parts[number]
+            left[job.folder, name] -= 1
+            if not left[job.folder, name] and self.cache is not None:
+                _mark(job, name).touch()
+
         ended: dict[tuple[str, str], list[Done]] = {}
-        made = self.side_by_side(tasks, limits.cores, limits.fill)
+        made = self.side_by_side(tasks, limits.cores, limits.fill, mark)
         for ((job, _, name), _, _), done in zip(parts, made, strict=True):
             ended.setdefault((job.folder, name), []).append(done)
         for job, _, name in who:
-            ends = ended[job.folder, name]
-            if all(done.code is not None for done in ends) and self.cache is not None:
-                _mark(job, name).touch()
-            if bad := [done for done in ends if done.code != 0]:
+            if bad := [done for done in ended[job.folder, name] if done.code != 0]:
                 outcome = next(each for each in found if each.job is job)
                 yield outcome, f"{name}, compiling ahead: {bad[0].reason()}"
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,10 +74,12 @@ class Workers:
                 process.stdin.close()
 
     def side_by_side(
-        self, tasks: Sequence[tuple[Any, ...]], most: int, seconds: float
-    ) -> list[Done]:
+        self, tasks: Sequence[tuple[Any, ...]], most: int, seconds: float,
+        ended: Callable[[int, Done], None] = lambda number, done: None,
+    ) -> list[Done]:  # fmt: skip
         """How processes ended of which at most so many run at once, in their order; those that
-        there was no time for are as good as stopped."""
+        there was no time for are as good as stopped. Of each that ends by itself `ended` is told
+        at once, by its number."""
         end = time.monotonic() + seconds
         waiting, running = deque(enumerate(tasks)), dict[int, Started]()
         found = [Done(None, "", "")] * len(tasks)
@@ -87,6 +89,7 @@ class Workers:
                 running[number] = self.start(*task, alone=False)
             for number in [n for n, (process, _) in running.items() if process.poll() is not None]:
                 (found[number],) = self.wait([running.pop(number)], 0)
+                ended(number, found[number])
             time.sleep(0.05)
         for number, started in running.items():
             (found[number],) = self.wait([started], 0)

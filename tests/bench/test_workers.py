@@ -45,7 +45,9 @@ def test_so_many_side_by_side_and_one_that_waits(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     workers = Workers(tmp_path, "a_worker", tmp_path / "shared")
     tasks = [(mode, tmp_path / "job.json") for mode in ("works", "fails", "sleeps", "works")]
-    works, fails, sleeps, late = workers.side_by_side(tasks, 1, 4.0)
+    told: list[int] = []
+    works, fails, sleeps, late = workers.side_by_side(tasks, 1, 4.0, lambda n, _: told.append(n))
+    assert told == [0, 1]
     assert (works.out, fails.code) == ("works [] shared\n", 1)
     assert sleeps.code is None and late == Done(None, "", "")
     held = [workers.start("waits", tmp_path / "job.json", held=True) for _ in range(2)]
