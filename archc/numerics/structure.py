@@ -34,6 +34,7 @@ class Structure:
         self.same: dict[int, int] = {}
         self.forms: dict[int, Form] = {}
         self._first: dict[Hashable, int] = {}
+        self._powers: dict[int, Form] = {}
         for node in graph:
             self._enter(node)
 
@@ -104,7 +105,7 @@ class Structure:
         """The interval of a product, which is a share if one factor is 1 / (x + y) or its root and
         the others are x, or that root of x: at most 1, below it if y is positive. x may be one
         element of a sum over dims."""
-        factors = self._factors(id)
+        factors = {**self._factors(id)}
         below = [atom for atom, power in factors.items() if power < 0]
         if len(below) != 1:
             return plain
@@ -127,12 +128,16 @@ class Structure:
 
     def _factors(self, id: int) -> Form:
         """The powers of values that a value is the product of, each value the first of its kind."""
-        fn, operands = self._fn(id), self.graph[id].operands
-        if fn not in ("mul", "div", "sqrt", "rsqrt", "real"):
-            return {self.same[id]: Fraction(1)}
-        powers = {"div": (1, -1), "sqrt": (Fraction(1, 2),), "rsqrt": (Fraction(-1, 2),)}
-        parts = zip(operands, powers.get(fn, (1, 1)), strict=False)
-        return combined(*((self._factors(operand), power) for operand, power in parts))
+        if id not in self._powers:
+            fn, operands = self._fn(id), self.graph[id].operands
+            powers = {"div": (1, -1), "sqrt": (Fraction(1, 2),), "rsqrt": (Fraction(-1, 2),)}
+            if fn in ("mul", "real", *powers):
+                parts = zip(operands, powers.get(fn, (1, 1)), strict=False)
+                found = combined(*((self._factors(operand), power) for operand, power in parts))
+            else:
+                found = {self.same[id]: Fraction(1)}
+            self._powers[id] = found
+        return self._powers[id]
 
     def _terms(self, atom: int, known: Mapping[int, Interval]) -> Form:
         """The factors of a value, where sums over dims of what is not negative are read as one of

@@ -203,9 +203,9 @@ class MadeTimes(torch.autograd.Function):
         return sums_times(summed, weight, op(*given))
 
     @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         """That of the weight, and those of what the op was given."""
-        weight, *tensors = ctx.saved_tensors
+        (d,), (weight, *tensors) = slopes, ctx.saved_tensors
         kept = weight.shape[ctx.summed :]
         rows, side = d.reshape(-1, math.prod(kept)), weight.reshape(-1, math.prod(kept))
         lead = d.shape[: d.dim() - len(kept)]

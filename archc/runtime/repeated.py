@@ -49,8 +49,8 @@ def likeness(given: tuple, learns: bool = False) -> tuple[tuple | None, list]:
 
 def unwatched(given: tuple) -> bool:
     """Whether autograd at most looks at what is done with these: no compiler, tracer, transform of
-    torch.func, forward mode or mode of dispatch does, and no tensor is of a kind of its own, or
-    stands for its negative or for zeros that are nowhere."""
+    torch.func, forward mode or mode of dispatch does, and no tensor is of a kind of its own, has a
+    shape alone, or stands for its negative or for zeros that are nowhere."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False
     if torch._C._are_functorch_transforms_active() or torch._C._get_tracing_state() is not None:
@@ -58,7 +58,7 @@ def unwatched(given: tuple) -> bool:
     if torch.autograd.forward_ad._current_level >= 0:
         return False
     return all(
-        not (x.is_neg() or x._is_zerotensor())
+        not (x.is_neg() or x.is_meta or x._is_zerotensor())
         if x.__class__ in PLAIN
         else not isinstance(x, Tensor)
         for x in given

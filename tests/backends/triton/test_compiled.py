@@ -81,7 +81,7 @@ def test_two_programs_of_a_delta_rule_walk_at_once() -> None:
     launches = {each.name: each for each in distinct(launches_of(usual("delta", 128)))}
     walk, solve = (
         next(each for name, each in launches.items() if name.endswith(f"y_kernels_{role}"))
-        for role in ("inter_chunk_scan", "chunk_prepare")
+        for role in ("inter_chunk_scan", "solve_tril")
     )
     assert walk.constants["BLOCK"] == 32 and solve.options["maxnreg"] == 168
     made = machine_code(walk)

@@ -99,7 +99,8 @@ def test_tables_and_the_rule_of_a_file() -> None:
     is asked for the chunks of a sequence, and not where what joins segments is too large."""
     text = layer_text(lowered(archc.load("delta").layer), in_kernels)
     assert "B * n // max(sequences, 1), q.device, 3, 4) if K <= 128 else 0)\n" in text
-    assert "segment_scan" not in text, "the walk does it, given no start and no room for results"
+    given = "the walk does it, given no start and no room for results"
+    assert "delta_memory_kernels_segment_scan" not in text, given
     module = load(text, "delta_segments")
     cpu = torch.device("cpu")
     rows, joined = module.segment_tables(None, 2, 300, 5, 2, cpu)
