@@ -270,7 +270,7 @@ class Spec:
     def fused_op(self) -> Callable[..., Any]:
         """The memory and what is computed token by token before it, from the nearest product with a
         parameter or short convolution on; parameters in between become arguments."""
-        return self._function("fused_op", cut.fused_op(with_chunks(self.layer)))
+        return self._function("fused_op", cut.fused_op(with_chunks(self.layer)), whole=True)
 
     def classify(self) -> tuple[Class, ...]:
         """The kind of memory of each of the layer's recurrences and attends, with the reason."""
@@ -284,10 +284,11 @@ class Spec:
             for found in (*ones(layer), *loops(before_chunks(layer))):
                 warnings.warn(found.render(), ArchWarning, stacklevel=3)
 
-    def _function(self, kind: str, layer: ir.Layer) -> Callable[..., Any]:
-        """A function of the layer's own; where torch sees a GPU it has kernels for one."""
+    def _function(self, kind: str, layer: ir.Layer, whole: bool = False) -> Callable[..., Any]:
+        """A function of the layer's own; where torch sees a GPU it has kernels for one, `whole` for
+        what stands around its memory, too."""
         name = f"{snake(self.name)}_{kind}"
-        return getattr(load_text(function_of(layer, name, backend_here("auto")), name), name)
+        return getattr(load_text(function_of(layer, name, backend_here("auto"), whole), name), name)
 
     def source(self, backend: str = "auto") -> str:
         """The standalone Python file, as `archc compile` writes it: the same on every machine, so

@@ -461,8 +461,10 @@ def slots_text_of(layer: ir.Layer, backend: str = "eager", linear: bool = False)
 
 
 @deep_calls()
-def function_of(layer: ir.Layer, name: str, backend: str = "eager") -> str:
-    """The source of a function `name` that computes a layer without parameters."""
+def function_of(layer: ir.Layer, name: str, backend: str = "eager", whole: bool = False) -> str:
+    """The source of a function `name` that computes a layer without parameters; `whole`: what
+    stands around a memory has kernels, too."""
     if backend == "triton":
-        return triton.emit_function(for_kernels(layer), name, SCHEDULE, ready_for_kernels)
+        ready = whole_for_kernels(layer) if whole else for_kernels(layer)
+        return triton.emit_function(ready, name, SCHEDULE, ready_for_kernels, whole)
     return eager.emit_function(layer, name, ready=with_chunked_forms)

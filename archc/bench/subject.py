@@ -106,7 +106,7 @@ def _write_texts(spec: str, asked: Request, folder: Path) -> None:
     parts = Parts(title, layer, memory, cut.entering(layer, asked.fused))
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in (
-        ("ours", function_of(memory, parts.function, "triton")),
+        ("ours", function_of(memory, parts.function, "triton", asked.fused)),
         ("eager", function_of(memory, parts.function)),
         ("before", text_of(parts.before)),
     ):

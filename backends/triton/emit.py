@@ -47,11 +47,13 @@ def kernels_in(file: File) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (*file.notes, *file.attends, *regions), tuple(file.refused)
 
 
-def emit_function(layer: ir.Layer, name: str, schedule: Schedule, ready: eager.Ready) -> str:
-    """A file with the function of a layer that has no parameters. What stands around a memory is no
-    part of it: where there is none, it is all that there is, and has kernels."""
+def emit_function(
+    layer: ir.Layer, name: str, schedule: Schedule, ready: eager.Ready, whole: bool = False
+) -> str:
+    """A file with the function of a layer that has no parameters. What stands around a memory has
+    kernels where the function is to be `whole`, and where there is no memory."""
     memory = any(isinstance(node.op, ir.Recurrence | ir.Attend) for node in layer.graph)
-    writers = _writers(schedule)[: 4 if memory else 5]
+    writers = _writers(schedule)[: 4 if memory and not whole else 5]
     return eager.emit_function(layer, name, *writers, ready=ready)
 
 

@@ -9,6 +9,8 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from archc.backends.load import load
 
 import archc
 from archc import compile
@@ -54,6 +56,21 @@ def test_a_memory_alone_has_the_kernels_of_its_layer() -> None:
     kernels = r"(?ms)^@kernel[^\n]*\ndef \w+_kernels_.*?(?=\n\n\n)"
     found = re.findall(kernels, alone)
     assert found and found == re.findall(kernels, whole)
+
+
+def test_what_enters_a_fused_memory_has_kernels() -> None:
+    """`archc bench --fused` and `spec.fused_op`: norms and gates of KDA are token regions, not
+    passes of PyTorch; on a CPU the same numbers."""
+    fused = cut.fused_op(with_chunks(archc.load("kda").layer))
+    text = function_of(fused, "fused", "triton", whole=True)
+    body = text[text.index("def fused(") :]
+    assert "F." not in body and text.count("@token_region(") == 3
+    given = [torch.randn(1, 3, 2, 4) for _ in "qkva"] + [torch.randn(1, 3, 2)]
+    given += [torch.randn(2), torch.randn(2, 4)]
+    found, wanted = (
+        load(source, "fused").fused(*given)[0] for source in (text, function_of(fused, "fused"))
+    )
+    torch.testing.assert_close(found, wanted)
 
 
 def test_sums_of_scans_over_channels_hold_no_tile_of_all_channels() -> None:
