@@ -11,6 +11,7 @@ from torch import Tensor
 
 from archc.runtime.ops import transformed
 from archc.runtime.optional import triton
+from archc.runtime.repeated import learns
 
 
 def block_of(size: int, most: int = 1 << 20) -> int:
@@ -113,8 +114,7 @@ def own(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def needs_gradient(*tensors: Tensor) -> bool:
     """Whether autograd will ask for gradients of some of these, or a transform may."""
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return learns or transformed(*tensors)
+    return learns(tensors) or transformed(*tensors)
 
 
 def narrowest(*tensors: Tensor) -> torch.dtype:

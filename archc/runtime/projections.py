@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from archc.runtime.ops import transformed
-from archc.runtime.repeated import PLAIN
+from archc.runtime.repeated import PLAIN, learns
 
 
 def products_of(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
@@ -111,8 +111,8 @@ def made_later(op: Any, *given: Any) -> Tensor | Later:
     """What the op of a token region makes, which nothing but a product with a weight reads. Where
     autograd alone looks on, the product makes it, and keeps what the op was given instead."""
     tensors = tuple(x for x in given if isinstance(x, Tensor))
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return Later(op, given) if learns and torch_alone(tensors[0], tensors) else op(*given)
+    later = learns(tensors) and torch_alone(tensors[0], tensors)
+    return Later(op, given) if later else op(*given)
 
 
 def weighed(summed: int, weight: Tensor, x: Tensor | Later) -> Tensor:
@@ -165,9 +165,9 @@ class ProductsOf(torch.autograd.Function):
 
 
 def products_gradient(
-    saved: Sequence[Tensor], slopes: Sequence[Tensor | None], learns: Sequence[bool]
+    saved: Sequence[Tensor], slopes: Sequence[Tensor | None], asked: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of x and of each weight, of those which learn."""
+    """The gradients of x and of each weight, of those that are `asked`."""
     x, *weights = saved
     rows, total = x.reshape(-1, x.shape[-1]), None
     found: list[Tensor | None] = [None] * len(weights)
@@ -180,12 +180,12 @@ def products_gradient(
         if not sides:
             continue
         flat = joined_columns([*sides.values()])
-        if any(learns[1 + place] for place in sides):
+        if any(asked[1 + place] for place in sides):
             made = torch.mm(rows.mT, flat)
             parts = made.split([y.shape[1] for y in sides.values()], 1)
             for place, part in zip(sides, parts, strict=True):
-                found[place] = part.reshape(weights[place].shape) if learns[1 + place] else None
-        if learns[0]:
+                found[place] = part.reshape(weights[place].shape) if asked[1 + place] else None
+        if asked[0]:
             side = joined_columns([weights[place].flatten(1) for place in sides]).mT
             total = torch.mm(flat, side) if total is None else total.addmm_(flat, side)
     return (None if total is None else total.reshape(x.shape), *found)
@@ -212,9 +212,8 @@ class MadeTimes(torch.autograd.Function):
         with torch.autocast(d.device.type, enabled=False):
             slope = (rows @ side.mT).reshape(*lead, *weight.shape[: ctx.summed])
             made, found = ctx.op.again((*tensors, *ctx.rest), slope)
-            learns = ctx.needs_input_grad[1]
             flat = made.reshape(len(rows), -1)
-            d_weight = (flat.mT @ rows).reshape(weight.shape) if learns else None
+            d_weight = (flat.mT @ rows).reshape(weight.shape) if ctx.needs_input_grad[1] else None
         return (None, d_weight, None, *found, *(None for _ in ctx.rest))
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from archc.runtime.kernels import has_triton, needs_gradient, processors_of
 from archc.runtime.ops import transformed
+from archc.runtime.repeated import learns
 
 
 def step_block(size: int, least: int = 16) -> int:
@@ -212,7 +213,7 @@ def check_rows(
 
 def check_learns(name: str, *tensors: Tensor) -> None:
     """Refuse tensors that learn: states are written in place."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+    if learns(tensors):
         raise ValueError(f"{name} has no gradient: call it under torch.no_grad()")
     if transformed(*tensors):
         raise ValueError(f"{name} has no transforms of torch.func, and no derivative forward")

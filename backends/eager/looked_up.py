@@ -13,7 +13,7 @@ from typing import NamedTuple
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, Value
 from archc.backends.expression import ATOM, Text, call
-from archc.backends.index import einsum, permuted
+from archc.backends.index import aligned, einsum, permuted
 
 from archc.attention.bounds import of_distance
 from archc.ir import layer as ir
@@ -102,8 +102,8 @@ def _of_tokens(scope: Scope, found: _Product) -> Value | None:
     (shared,), (dim,) = own, summed
     lead = [x for x in out if x in found.ins and x != shared]
     lead += [x for x in out if x in found.looked_up and x not in lead]
-    x = _with(found.value.text, found.ins, [*lead, shared, dim])
-    table = _with(found.table.text, found.looked_up, [*lead, found.rows, dim])
+    x = aligned(found.value.text, found.ins, [*lead, shared, dim])
+    table = aligned(found.table.text, found.looked_up, [*lead, found.rows, dim])
     other = next(label for label in found.pair if label != shared)
     names = dict(zip(found.pair, _pair(scope), strict=True))
     at = _index(scope, found.row, (names[other], names[shared]))
@@ -139,16 +139,6 @@ def _laid_out(scope: Scope, found: _Product, text: Text, have: list[str]) -> Val
     axis_of = {label: axis.name for label, axis in found.node.op.out}
     layout = scope.node_layout(found.node)
     return Value(permuted(text, [axis_of[label] for label in have], layout), layout, DATA)
-
-
-def _with(text: Text, have: tuple[str, ...], want: list[str]) -> Text:
-    """A value with dims of length 1 where it has none of those that are wanted."""
-    there = [name for name in want if name in have]
-    made = permuted(text, have, there)
-    missing = [i for i, name in enumerate(want) if name not in have]
-    for place in missing:
-        made = call(f"{made.at(ATOM)}.unsqueeze", str(place))
-    return made
 
 
 def _by_distance(scope: Scope, row: Node) -> bool:
