@@ -22,6 +22,12 @@ def own_dims(axes: Iterable[Axis], heads: Collection[str]) -> list[Axis]:
     return [a for a in axes if a.kind == "dim" and a.name not in heads]
 
 
+def is_one_a_row(node: Node, heads: Collection[str]) -> bool:
+    """Whether a value is a number for each row of a chunk and head."""
+    dims = own_dims(node.type.axes, heads)
+    return len(dims) == 1 and dims[0].size.has(ck.CHUNK)
+
+
 def scans_numbers(node: Node) -> bool:
     """Whether a node is a scan along the rows of a chunk that no matrix is applied in."""
     return isinstance(node.op, ck.Scan) and node.op.matrix is None

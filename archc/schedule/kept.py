@@ -11,7 +11,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import NARROW, WIDE
-from archc.schedule.axes import own_dims, scans_numbers
+from archc.schedule.axes import is_one_a_row, own_dims, scans_numbers
 from archc.schedule.levels import PAIRED, Levels
 from archc.schedule.row_scales import enters
 from archc.schedule.widths import Widths
@@ -140,13 +140,9 @@ class Kept:
         that infer do so alone where a kernel before makes other numbers a row: a kernel for these
         alone took as long as was gained."""
         made = (o for o in walk.operands if o not in self.levels.recomputed)
-        beside = not self.levels.fused or any(self._is_one_a_row(self.graph[o]) for o in made)
-        return beside and self._is_one_a_row(node) and enters(self.graph, node.id)
-
-    def _is_one_a_row(self, node: Node) -> bool:
-        """Whether a value is a number for each row of a chunk and head."""
-        dims = own_dims(node.type.axes, self.heads)
-        return bool(self.heads) and len(dims) == 1 and dims[0].size.has(ck.CHUNK)
+        beside = not self.levels.fused or any(is_one_a_row(self.graph[o], self.heads) for o in made)
+        one = bool(self.heads) and is_one_a_row(node, self.heads)
+        return beside and one and enters(self.graph, node.id)
 
     def _of_chunks(self, id: int) -> bool:
         """Whether a value is made of one that stands by chunks and rows."""

@@ -21,6 +21,7 @@ from archc.ir import layer as ir
 from archc.ir.builder import Sharing
 from archc.ir.graph import Graph, Node
 from archc.ir.value_names import is_saved
+from archc.schedule.axes import is_one_a_row
 
 MUL, NEG, DIV = ir.Elementwise("mul"), ir.Elementwise("neg"), ir.Elementwise("div")
 WHERE, EQUAL = ir.Elementwise("where"), ir.Elementwise("eq")
@@ -200,22 +201,17 @@ class _Walk:
         if old in self.body.outputs.values():
             return False
         products = all(can_scale(self.body, user, old, left, names) for user in used)
-        if not products and not self._is_one_a_row(scale):
+        apart = is_one_a_row(self.graph[scale], self.heads) and enters(self.graph, scale)
+        if not products and not apart:  # it may stand elsewhere than the rows
             return False
         plain = self._input(f"{name}_rows", rows)
         factor = self._input(f"{name}_scale", scale)
-        if not products:
+        if products:
+            for user in used:
+                self.body.substitute(user.id, scaled(self.inside, user, old, plain, factor))
+        else:
             self.body.substitute(old, self.inside.add(MUL, plain, factor))
-        for user in used if products else []:
-            self.body.substitute(user.id, scaled(self.inside, user, old, plain, factor))
         return True
-
-    def _is_one_a_row(self, scale: int) -> bool:
-        """Whether a scale is one number a row that the caller has, which may stand elsewhere than
-        the rows then."""
-        dims = [a for a in self.graph[scale].type.axes if a.kind == "dim"]
-        rows = [a for a in dims if a.name not in self.heads]
-        return len(rows) == 1 and enters(self.graph, scale)
 
     def _put(self) -> None:
         """The walk with what is captured now."""
