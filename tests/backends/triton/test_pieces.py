@@ -3,11 +3,10 @@ Triton that kernels share, against formulas of PyTorch in float64."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 pytest.importorskip("triton")
 
@@ -19,12 +18,12 @@ GPU, OTHER, CPU = torch.device("cuda", 0), torch.device("cuda", 1), torch.device
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
 
-def on(device: torch.device, dtype: torch.dtype = F32, count: int = 1, learns: bool = False) -> Any:
-    """What stands in for a tensor."""
-    return SimpleNamespace(
-        device=device, dtype=dtype, numel=lambda: count, requires_grad=learns,
-        is_cuda=device.type == "cuda",
-    )  # fmt: skip
+def on(
+    device: torch.device, dtype: torch.dtype = F32, count: int = 1, learns: bool = False
+) -> torch.Tensor:
+    """A tensor without numbers, so that no GPU is needed."""
+    with FakeTensorMode():
+        return torch.empty(count, device=device, dtype=dtype, requires_grad=learns)
 
 
 # --- where kernels run --------------------------------------------------------------------------
