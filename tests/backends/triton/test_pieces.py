@@ -3,7 +3,6 @@ Triton that kernels share, against formulas of PyTorch in float64."""
 
 from __future__ import annotations
 
-
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
