@@ -14,6 +14,7 @@ from archc.ir import layer as ir
 from archc.ir.free_names import marked
 from archc.ir.graph import Node
 from archc.lowering import algebra
+from archc.lowering.dropout import staying
 from archc.lowering.token_products import index_by_index
 from archc.lowering.token_space import runs_through
 from archc.lowering.values import Index, Made, Padded, Place, Refusal, Rules
@@ -23,7 +24,7 @@ from archc.tile.language import Dim
 if TYPE_CHECKING:
     from archc.lowering.token import TokenProgram
 
-FOUR = "@four"
+EIGHT = "@eight"
 """The dim of the four random numbers of a counter."""
 
 LARGEST = 3.4028234663852886e38
@@ -274,58 +275,54 @@ def top(v: TokenProgram, node: Node, place: Place) -> Made:
 
 
 def noise(v: TokenProgram, node: Node, place: Place) -> Made:
-    """The factor of a dropout: 0 or 1/(1 - p), by a number of the seed and of the element's place
-    in memory; without a seed 1."""
+    """The factor of a dropout: 0 or about 1/(1 - p), by a number of the seed and of the element's
+    place in memory; without a seed 1."""
     seed = v.memory[v.graph[node.operands[1]].op.name]
-    p = _number(v, node.op.p)
+    p = node.op.p if node.op.p.is_number else v.option(node.op.p, whole=False)
     with v.k.branch(v.k.given(seed)) as there, v.inner():
         drawn = _drawn(v, node, place, v.k.load(seed))
-        there.give(v.k.where(drawn >= p, 1.0 / (1.0 - p), 0.0))
+        least, grown = staying(v.k, p)
+        there.give(v.k.where(drawn >= least, grown, 0.0))
     with v.k.otherwise(there) as missing:
         missing.give(v.k.full(1.0, *drawn.dims))
     return Padded(there.results[0], finite=frozenset(dim.name for dim in drawn.dims))
 
 
 def _drawn(v: TokenProgram, node: Node, place: Place, seed: Tile) -> Tile:
-    """The random numbers of a value: of each row of its last dim the fours of its counters."""
+    """The random numbers of a value: of each row of its last dim the eights of its counters."""
     *front, last = node.type.axes
     if last.kind != "dim":
         return v.k.random(seed, _counted(v, node.type.axes, place))
     at = place[last.name].at
-    row = _counted(v, front, place) * v.whole_number(sympy.ceiling(last.size / 4)).to("i64")
+    row = _counted(v, front, place) * v.whole_number(sympy.ceiling(last.size / 8)).to("i64")
     if not v.is_own(last.name, place[last.name]) or last.name not in at.value.type.names:
-        return _one_of_four(v, seed, row, at)
+        return _one_of_eight(v, seed, row, at)
     length, first = v.length(last), v.firsts.get(last.name, v.k.lift(0, "i32"))
-    with v.k.branch(v.k.at_most(length, 3)) as few, v.inner():
-        few.give(_one_of_four(v, seed, row, at))
+    with v.k.branch(v.k.at_most(length, 7)) as few, v.inner():
+        few.give(_one_of_eight(v, seed, row, at))
     with v.k.otherwise(few) as many, v.inner():
-        fourth = v.k.iota(last.name, sympy.floor(length / 4)) + first // 4
+        eighth = v.k.iota(last.name, sympy.floor(length / 8)) + first // 8
         names = tuple(dim.name for dim in few.given[0].dims)
-        counter = v.k.apply("add", row, fourth.to("i64"), dims_in=names)
+        counter = v.k.apply("add", row, eighth.to("i64"), dims_in=names)
         many.give(v.k.random(seed, counter, v.dim(last.name, last)))
     return few.results[0]
 
 
-def _one_of_four(v: TokenProgram, seed: Tile, row: Tile, at: Tile) -> Tile:
+def _one_of_eight(v: TokenProgram, seed: Tile, row: Tile, at: Tile) -> Tile:
     """The random numbers at places that may not follow each other."""
     before = v.k.apply("max", at, 0)
-    counter = row + (before // 4).to("i64")
+    counter = row + (before // 8).to("i64")
     names = tuple(dim.name for dim in (*row.dims, *at.dims))
-    lane, one = Dim(FOUR, sympy.Integer(4)), Dim(FOUR, sympy.Integer(1))
+    lane, one = Dim(EIGHT, sympy.Integer(8)), Dim(EIGHT, sympy.Integer(1))
     counter = counter.ordered(*names)
     every = v.k.random(seed, counter.over(*counter.dims, one), lane)
-    wanted = v.k.apply("eq", before % 4, v.k.iota(FOUR, 4), dims_in=_within(at, FOUR))
-    return v.k.apply("where", wanted, every, 0.0, dims_in=(*names, FOUR)).sum(FOUR)
+    wanted = v.k.apply("eq", before % 8, v.k.iota(EIGHT, 8), dims_in=_within(at, EIGHT))
+    return v.k.apply("where", wanted, every, 0, dims_in=(*names, EIGHT)).sum(EIGHT)
 
 
 def _within(tile: Tile, name: str) -> tuple[str, ...]:
     """The dims of a tile, and a further one."""
     return (*(dim.name for dim in tile.dims), name)
-
-
-def _number(v: TokenProgram, value: sympy.Expr) -> Tile:
-    """A real number, or an option of the layer as an argument of the launch."""
-    return v.k.lift(value if value.is_number else v.option(value, whole=False))
 
 
 def _counted(v: TokenProgram, axes: Sequence[Axis], place: Place) -> Tile:

@@ -217,7 +217,14 @@ def real_quotient(x, y):
 
 
 @kernel
-def four_random(seed, counter):
-    """The four random numbers of each counter, along two further dims of 2."""
-    a, b, c, d = tl.rand4x(seed, counter)
-    return tl.join(tl.join(a, c), tl.join(b, d))
+def first_random(seed, counter):
+    """The first of the eight random numbers of each counter, of 16 bits."""
+    return tl.cast(tl.randint(seed, counter) & 65535, tl.int32)
+
+
+@kernel
+def eight_random(seed, counter):
+    """The eight random numbers of each counter, of 16 bits, along three further dims of 2."""
+    a, b, c, d = tl.randint4x(seed, counter)
+    words = tl.join(tl.join(a, c), tl.join(b, d))
+    return tl.join(words & 65535, words >> 16).to(tl.int32)

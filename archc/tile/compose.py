@@ -285,12 +285,13 @@ class Composer:
         return self.apply("where", condition, yes, no)
 
     def random(
-        self, seed: Tile | Number, counter: Tile, four: lang.Dim | None = None
+        self, seed: Tile | Number, counter: Tile, eight: lang.Dim | None = None
     ) -> Tile:  # fmt: skip
-        """A number in [0, 1) for each counter, or `four` along the last dim, which is that then."""
+        """A number of 16 bits for each counter, or `eight` along the last dim, which is that
+        then."""
         given, dims = self.lift(seed, "i64"), counter.dims
-        dims = dims if four is None else (*dims[:-1], four)
-        return self.put(lang.Random(four), given, counter, type=lang.Type("f32", dims))
+        dims = dims if eight is None else (*dims[:-1], eight)
+        return self.put(lang.Random(eight), given, counter, type=lang.Type("i32", dims))
 
     def dot(self, a: Tile, b: Tile, add: Tile | None = None, precision: str = "ieee") -> Tile:
         """A product of matrices, in float32: over the one dim that both operands have, or the last

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from archc.ir.meaning_ops import FUNCTIONS
 from archc.ir.sizes import Number, evaluate
-from archc.runtime.philox import uniform
+from archc.runtime.philox import random_numbers
 from archc.tile import language as lang
 from archc.tile.joined import same_memory
 
@@ -310,7 +310,7 @@ def _cast(m: Interpreter, s: lang.Statement) -> None:
 def _random(m: Interpreter, s: lang.Statement) -> None:
     seed, counter = (m[value].long() for value in s.operands)
     seed = seed.reshape(-1, *(1 for _ in counter.shape[1:]))
-    made = uniform(seed, counter)
+    made = random_numbers(seed, counter)
     m.make(s, made[..., 0] if s.op.dim is None else made.flatten(-2))
 
 

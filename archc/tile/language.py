@@ -183,11 +183,15 @@ class Cast:
     bits: bool = False
 
 
+RANDOM = 1 << 16
+"""What random numbers are below."""
+
+
 @dataclass(frozen=True)
 class Random:
-    """Numbers evenly distributed in [0, 1): a function of a seed and a counter (Philox 4x32 of ten
-    rounds, Salmon et al. 2011), so that a gradient makes the same ones again. A counter has four
-    numbers: the first, or with a `dim` all of them, one after the other along the last dim."""
+    """Numbers of 16 bits, evenly distributed: a function of a seed and a counter (Philox 4x32 of
+    ten rounds, Salmon et al. 2011), so that a gradient makes the same ones again. A counter has
+    eight: the first, or with a `dim` all of them, one after the other along the last dim."""
 
     dim: Dim | None = None
 

@@ -123,8 +123,8 @@ class _Lister:
                 return f"{function}({', '.join(given)})"
             case lang.Cast(dtype, bits):
                 return f"{given[0]} {'read as' if bits else 'as'} {dtype}"
-            case lang.Random(four):
-                return f"{'random' if four is None else 'four_random'}({', '.join(given)})"
+            case lang.Random(eight):
+                return f"{'first' if eight is None else 'eight'}_random({', '.join(given)})"
             case lang.Reduce(function, dim):
                 return f"{function} over {dim} of {given[0]}"
             case lang.SequenceRows(buffer, _, ahead):

@@ -162,10 +162,10 @@ def _random(program: lang.Program, s: lang.Statement) -> str:
     if seed.type.dims or any(lang.kind(value.type.dtype) != "int" for value in s.operands):
         return "random numbers are of a seed and integers"
     if s.op.dim is None:
-        return _made(s, lang.Type("f32", counter.type.dims))
-    if not counter.type.dims or counter.type.dims[-1].length != sympy.floor(s.op.dim.length / 4):
-        return f"{shown(counter.type)} has no fourth of {s.op.dim.name} as its last dim"
-    return _made(s, lang.Type("f32", (*counter.type.dims[:-1], s.op.dim)))
+        return _made(s, lang.Type("i32", counter.type.dims))
+    if not counter.type.dims or counter.type.dims[-1].length != sympy.floor(s.op.dim.length / 8):
+        return f"{shown(counter.type)} has no eighth of {s.op.dim.name} as its last dim"
+    return _made(s, lang.Type("i32", (*counter.type.dims[:-1], s.op.dim)))
 
 
 def _reduce(program: lang.Program, s: lang.Statement) -> str:

@@ -352,8 +352,8 @@ def _cast(p: Printer, s: lang.Statement) -> Iterator[str]:
 def _random(p: Printer, s: lang.Statement) -> Iterator[str]:
     given = f"{p.name(s.operands[0])}, {p.name(s.operands[1])}"
     if s.op.dim is None:
-        return p.let(s, f"tl.rand({given})")
-    return p.let(s, f"tl.reshape(four_random({given}), {shape_text(s.results[0].type)})")
+        return p.let(s, f"first_random({given})")
+    return p.let(s, f"tl.reshape(eight_random({given}), {shape_text(s.results[0].type)})")
 
 
 def _given(p: Printer, s: lang.Statement) -> Iterator[str]:

@@ -9,7 +9,7 @@ import sympy
 import torch
 from torch import Tensor
 
-from archc.runtime.philox import uniform
+from archc.runtime.philox import random_numbers
 from archc.tile.compose import Composer, Tile
 from tests.tile.cases import Case
 from tests.tile.control import CONTROL
@@ -156,18 +156,18 @@ def blocks() -> Case:
 
 
 def drawn() -> Case:
-    """Random numbers of a seed: the interpreter's own function; Triton's `rand` is held against it
+    """Numbers of a seed: the interpreter's own function; Triton's `randint` is held against it
     in `interpreted.py`, and known answers in the tests."""
     k = Composer("drawn", "y = random(seed, place).")
     (seed,) = k.sizes("SEED")
-    y, n = k.buffer("y", n=64), k.iota("n", 64)
-    z = k.buffer("z", n=64)
+    y, n = k.buffer("y", n=64, dtype="i32"), k.iota("n", 64)
+    z = k.buffer("z", n=64, dtype="i32")
     k.store(y, n, value=k.random(k.lift(seed), n))
-    fourth = k.iota("n", 16) + 16
-    k.store(z, n, value=k.random(k.lift(seed), fourth, dim("n", 64)))
-    wanted = uniform(torch.tensor([1234]), torch.arange(64))
-    tensors = {"y": torch.full((64,), -7.0), "z": torch.full((64,), -7.0)}
-    made = {"y": wanted[:, 0], "z": wanted[16:32].flatten()}
+    eighth = k.iota("n", 8) + 16
+    k.store(z, n, value=k.random(k.lift(seed), eighth, dim("n", 64)))
+    wanted = random_numbers(torch.tensor([1234]), torch.arange(64))
+    tensors = {name: torch.full((64,), -7, dtype=torch.int32) for name in "yz"}
+    made = {"y": wanted[:, 0], "z": wanted[16:24].flatten()}
     return Case(k.done(), tensors, {"SEED": 1234}, {}, made)
 
 
