@@ -96,7 +96,7 @@ def check_inputs(scope: Scope, decl: tree.Decl) -> None:
         mixed = stmt.within is not None and len(kinds) > 1
         if len(stmt.names) > 1 and (mixed or not own):
             *others, last = (item.span.text for item in stmt.names)
-            said = stmt.span.text[stmt.span.text.rindex(last) + len(last) :].strip()
+            said = stmt.span.text[stmt.names[-1].span.end - stmt.span.start :].strip()
             scope.error(
                 "E0228",
                 f"`{said}` behind several inputs is said of all of them",

@@ -11,8 +11,9 @@ A product is split along the dim that is summed, so that the warps of a program 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import sympy
 
@@ -38,6 +39,17 @@ WARPS = 4
 
 PAIR = 2
 """Of how many tokens memory has what is handed out."""
+
+LOOKING: Mapping[type, Callable[[Any], tuple[str, ...]]] = {
+    ir.Reduce: lambda op: op.axes,
+    ir.Gather: lambda op: (op.axis,),
+    ir.Scatter: lambda op: (op.axis, op.into.name),
+    ir.Join: lambda op: (*op.axes, op.into.name),
+    ir.Reshape: lambda op: (*op.axes, *(axis.name for axis in op.into)),
+    ir.Solve: lambda op: (op.row, op.col),
+    ir.Top: lambda op: (op.axis,),
+}
+"""The dims of which an op wants other places than its own."""
 
 
 def over_grid(
@@ -74,7 +86,7 @@ class GridSteps(Steps):
         self, kernel: Kernel, numbers: Collection[str], pools: bool,
         clean: Mapping[str, frozenset[str]],
     ):  # fmt: skip
-        self.rules_of_ops = {**STEP_RULES, ir.Contract: across, ir.Reduce: reduced}
+        self.rules_of_ops = {**STEP_RULES, **dict.fromkeys(LOOKING, apart), ir.Contract: across}
         super().__init__(kernel, numbers, pools, clean)
         self.k.fixed(ROWS, SPLITS, SHARE)
         self.k.warps, self.k.ahead = WARPS, 1  # what is handed out is not there ahead of its token
@@ -278,15 +290,19 @@ def across(v: Values, node: Node, place: Place) -> Made:
     return Padded(made, frozenset(made.value.type.names))
 
 
-def reduced(v: Values, node: Node, place: Place) -> Made:
-    """A sum, a mean, ... over other dims than the one that is spread."""
+def apart(v: Values, node: Node, place: Place) -> Made:
+    """A value that is looked at along other dims than the one that is spread."""
     assert isinstance(v, GridSteps)
-    operand = v.frame.graph[node.operands[0]].type
-    if any(v.is_shared(operand.axis(name)) for name in node.op.axes):
+    axes = {axis.name: axis for id in (node.id, *node.operands) for axis in _axes(v, id)}
+    if any(v.is_shared(axes[name]) for name in LOOKING[type(node.op)](node.op)):
         return refused_sum(v, node)
-    return STEP_RULES[ir.Reduce](v, node, place)
+    return STEP_RULES[type(node.op)](v, node, place)
+
+
+def _axes(v: Values, id: int) -> tuple[Axis, ...]:
+    return v.frame.graph[id].type.axes
 
 
 def refused_sum(v: Values, node: Node) -> Refusal:
     """That a node needs all of the dim of which each program has a block."""
-    return v.refused(node, "a sum over the dim that programs share")
+    return v.refused(node, "all of the dim that programs share is looked at")

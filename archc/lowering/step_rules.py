@@ -1,28 +1,18 @@
-"""Lowering rules that only token-by-token programs have: places found at run time, and systems of
-equations."""
+"""Lowering rules that only token-by-token programs have, and how these solve systems of equations."""
 
 from __future__ import annotations
 
 from archc.ir import layer as ir
 from archc.ir.graph import Node
+from archc.lowering.elsewhere import gather, join, reshape, scatter
+from archc.lowering.largest import top
 from archc.lowering.rules import RULES
-from archc.lowering.values import Index, Made, Padded, Place, Refusal, Rule, Values
+from archc.lowering.values import Made, Padded, Place, Refusal, Rule, Values
 from archc.tile.compose import Composer, size
 from archc.tile.handle import Tile
 
 SOLVED = 1e-14
 """A system is solved where the square of what is left is this part of what there was."""
-
-
-def gather(v: Values, node: Node, place: Place) -> Made:
-    """A value at one place of an axis, as the micro-steps of a token are."""
-    x, index = node.operands
-    at = v.value(index, v.part(index, place))
-    if isinstance(at, Refusal):
-        return at
-    if at.labels:
-        return v.refused(node, "a table of rows that are looked up")
-    return v.stored(x, {**v.part(x, place), node.op.axis: Index(at.tile)})
 
 
 def solve(v: Values, node: Node, place: Place) -> Made:
@@ -63,4 +53,7 @@ def conjugate_gradients(k: Composer, a: Tile, b: Tile, turns: Tile) -> Tile:
     return turn.results[0]
 
 
-STEP_RULES: dict[type, Rule] = {**RULES, ir.Gather: gather, ir.Solve: solve}
+STEP_RULES: dict[type, Rule] = {
+    **RULES, ir.Gather: gather, ir.Scatter: scatter, ir.Join: join, ir.Reshape: reshape,
+    ir.Solve: solve, ir.Top: top,
+}  # fmt: skip

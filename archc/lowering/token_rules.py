@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from archc.ir.free_names import marked
 from archc.ir.graph import Node
 from archc.lowering import algebra
 from archc.lowering.dropout import staying
+from archc.lowering.largest import top
 from archc.lowering.token_products import index_by_index
 from archc.lowering.token_space import runs_through
 from archc.lowering.values import Index, Made, Padded, Place, Refusal, Rules
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 EIGHT = "@eight"
 """The dim of the four random numbers of a counter."""
-
-LARGEST = 3.4028234663852886e38
-"""The largest number of float32."""
 
 LARGER = ("max", "min", "relu")
 """Functions that may drop a NaN on a GPU."""
@@ -249,29 +246,6 @@ def _axes_of(v: TokenProgram, node: Node) -> dict[str, Axis]:
         for label, axis in zip(labels, v.graph[operand].type.axes, strict=True):
             found.setdefault(label, axis)
     return found
-
-
-def top(v: TokenProgram, node: Node, place: Place) -> Made:
-    """Whether each place of an axis has one of the `count` largest values, of equals the first: the
-    largest of those that are left is taken so many times. A NaN is the largest; -inf is never
-    chosen."""
-    axis = node.type.axis(node.op.axis)
-    if not v.is_own(axis.name, place[axis.name]):
-        return v.refused(node, f"a choice is wanted at other places along {axis.name}")
-    x = v.value(node.operands[0], place)
-    if isinstance(x, Refusal):
-        return x
-    dims = [v.dim(name, node.type.axis(name)) for name in v.sorted({*x.labels, axis.name})]
-    value = v.masked(v.over(x.wide(), dims), (axis.name,), -math.inf).tile
-    wrong = v.k.apply("ne", value, value)
-    ordered = v.k.where(wrong, math.inf, v.k.apply("min", value, LARGEST))
-    with v.k.loop(0, v.size(node.op.count), ordered, index="turn") as turn, v.inner():
-        (left,) = turn.carried
-        names = tuple(dim.name for dim in dims)
-        first = left.reduce("argmax", axis.name)
-        best = v.k.apply("eq", place[axis.name].at, first, dims_in=names)
-        turn.next(v.k.apply("where", best, -math.inf, left, dims_in=names))
-    return Padded(turn.results[0].equals(-math.inf) & v.k.apply("ne", value, -math.inf))
 
 
 def noise(v: TokenProgram, node: Node, place: Place) -> Made:

@@ -347,6 +347,10 @@ class Values:
         owner = self.frame.owner
         return Refusal(node.id if owner is None else owner, reason, moved)
 
+    def is_own(self, axis: str, index: Index) -> bool:
+        """Whether an index has the places of an axis that the program itself has."""
+        return index.whole
+
     def not_whole(self, node: Node, place: Place, *axes: str) -> Refusal | None:
         """A refusal unless a value is wanted along all of these axes."""
         for axis in axes:

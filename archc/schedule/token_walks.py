@@ -18,6 +18,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.kernel import Kernel
 from archc.schedule.axes import own_dims, reduction_dims
+from archc.schedule.scattered import without_scatters
 
 ALONG = "along the tokens"
 
@@ -39,6 +40,7 @@ def tokenwise(graph: Graph, node: Node, wanted: Collection[str]) -> Graph:
     states = [state.name for state in op.states]
     body.outputs = {n: id for n, id in body.outputs.items() if n in states or n in wanted}
     body.prune()
+    body = without_scatters(body)
     recurrence = made.add(replace(op, body=body, chunked=None), *given, *starts)
     results = {name: made.add(ir.Result(name), recurrence) for name in body.outputs}
     made.outputs = {name: results[name] for name in wanted}

@@ -94,6 +94,7 @@ def test_the_refusal_of_an_attend_over_a_value_names_it() -> None:
     [
         ("x[d], c[d] along m", ["E0228"]),
         ("x[d], tokens in d", ["E0228"]),
+        ("x[d], i in d", ["E0228"]),
         ("x[d]; input c[d], e[d] along m", []),
         ("x[d]; input tokens, targets in d", []),
         ("x[d], c[d]", []),
@@ -103,6 +104,7 @@ def test_what_stands_behind_several_inputs(inputs: str, code: list[str]) -> None
     """`x[d], c[d] along m` had both along m: attention over c was of one c to another."""
     text = f"layer L(d):\n    input {inputs}\n    output y = x\n".replace("; ", "\n    ")
     assert codes(text) == code
+    assert not code or f"then `input {inputs.partition(', ')[2]}`" in refusal(text)
 
 
 def test_a_sequence_is_no_dim() -> None:

@@ -45,6 +45,10 @@ layer Normed(d, D = d):
     output h
 """
 
+NORM = "rmsnorm[D](h[t-1], 0.001)"
+WINNERS = "where(top(3, h[t-1]), h[t-1], 0)"
+TURNED = "take[D](h[t-1], (index[D] + 1) % size(D))"
+
 
 class Spread(Launch):
     """A launch of a walk that is spread over programs of 16 of a dim."""
@@ -114,8 +118,9 @@ def test_one_token_in_memory_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_needs_all_of_the_dim_in_another_way_is_refused() -> None:
-    made = over_grid(of_text(NORMED, 20)[0].kernel)
-    assert isinstance(made, Refusal) and "programs share" in made.reason
+    for read in (NORM, WINNERS, TURNED):
+        made = over_grid(of_text(NORMED.replace(NORM, read), 20)[0].kernel)
+        assert isinstance(made, Refusal) and "programs share" in made.reason
     (walk, *_) = walks("kda", 4)
     made = over_grid(walk.kernel)
     assert isinstance(made, Refusal) and "no product with weights" in made.reason
