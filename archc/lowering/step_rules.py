@@ -1,4 +1,4 @@
-"""Lowering rules that only token-by-token programs have, and how these solve systems of equations."""
+"""Lowering rules that only token-by-token programs have: among them, systems of equations."""
 
 from __future__ import annotations
 
