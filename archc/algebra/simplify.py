@@ -2,7 +2,7 @@
 
 Products are put in the cheapest order, identity matrices become what they multiply, a sum times a
 matrix is spread over its terms where they are cheaper apart, equal values become one, and weights
-that are divided by their sum a softmax.
+that are divided by their sum a softmax, a sum of weights times vectors a product.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from archc.algebra.rules import (
     rows_apart,
 )
 from archc.algebra.softmaxes import softmaxes
+from archc.algebra.weighed import sums_of_products
 from archc.ir import layer as ir
 from archc.ir.rewrite import Rule, rewrite
 
@@ -33,5 +34,6 @@ PRODUCTS: tuple[Rule, ...] = (
 def simplify(layer: ir.Layer) -> ir.Layer:
     """A layer with the same meaning, inputs, parameters and outputs, that costs less; the one given
     stays as it is. Applies inside recurrences, attends and called layers as well."""
-    merged = rewrite(layer, MERGES)  # first, as a value that is read twice is not taken apart
+    # first, as a value that is read twice is not taken apart
+    merged = rewrite(layer, (*MERGES, sums_of_products))
     return rewrite(merged, (*MERGES, *PRODUCTS))

@@ -30,19 +30,19 @@ def softmaxes(graph: Graph, node: Node) -> int | None:
 
 def _softmax(body: Graph, node: Node, read: str) -> int | None:
     """`where(mask, p / sum(where(mask, p, 0)), 0)` -> the softmax of log p."""
-    mask, share = _masked(body, node, sympy.S.Zero)
+    mask, share = masked_value(body, node, sympy.S.Zero)
     if share is None or share.op != ir.Elementwise("div"):
         return None
     weights, total = (body[operand] for operand in share.operands)
     if weights.op != ir.Elementwise("exp") or total.op != ir.Reduce("sum", (read,)):
         return None
-    if _masked(body, body[total.operands[0]], sympy.S.Zero) != (mask, weights):
+    if masked_value(body, body[total.operands[0]], sympy.S.Zero) != (mask, weights):
         return None
     score = _without_largest(body, body[weights.operands[0]], mask, read)
     return body.add(ir.Softmax(read), score, mask, name=share.name, span=share.span)
 
 
-def _masked(body: Graph, node: Node, rest: sympy.Expr) -> tuple[int, Node | None]:
+def masked_value(body: Graph, node: Node, rest: sympy.Expr) -> tuple[int, Node | None]:
     """The mask and the value of `where(mask, value, rest)`; no value of anything else."""
     if node.op == ir.Elementwise("where"):
         mask, value, other = node.operands
@@ -56,7 +56,7 @@ def _without_largest(body: Graph, score: Node, mask: int, read: str) -> int:
     if score.op == ir.Elementwise("sub"):
         value, largest = (body[operand] for operand in score.operands)
         if largest.op == ir.Reduce("max", (read,)):
-            seen = _masked(body, body[largest.operands[0]], -sympy.oo)
+            seen = masked_value(body, body[largest.operands[0]], -sympy.oo)
             if seen == (mask, value):
                 return value.id
     return score.id

@@ -23,9 +23,9 @@ from archc.backends.eager.region import (
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.selection import (
     by_tokens,
+    called_in_parts,
     scores_of,
     with_masks,
-    write_in_parts,
     write_lists,
 )
 from archc.backends.eager.value import DATA, KIND_OF, NUMBER, PLACES, TOTAL, WIDE, Value
@@ -189,15 +189,21 @@ class AttendFunction:
 
     def _call_plainly(self, left: str, arguments: list[str]) -> None:
         """The line that calls it, of some readers at a time if that can be."""
-        if not write_in_parts(self.scope, self, left):
-            self.scope.writer.call(f"{left} = {self.name}(", arguments, ")")
+        parts = called_in_parts(self.scope, self, self.values)
+        called = "of_some_readers" if parts else self.name
+        self.scope.writer.call(f"{left} = {called}(", parts or arguments, ")")
 
     def _each_alone(self, left: str, given: list[str]) -> None:
-        """The line that calls it for each of the packed sequences."""
+        """The line that calls it for each of the packed sequences, of some readers at a time if
+        that can be."""
         scope, of_each = self.scope, Names(given)
         along = {n: of_each.fresh(self.arguments[n]) for n in self._along_tokens()}
-        inner = [along.get(n, value.text.text) for n, value in self.values.items()]
-        run = f"lambda {', '.join(along.values())}: {self.name}({', '.join([*inner, *given])})"
+        own = {n: replace(self.values[n], text=Text(name)) for n, name in along.items()}
+        inner = self.values | own
+        parts = called_in_parts(scope, self, inner)
+        called = "of_some_readers" if parts else self.name
+        passed = parts or [*(value.text.text for value in inner.values()), *given]
+        run = f"lambda {', '.join(along.values())}: {called}({', '.join(passed)})"
         tokens = f"[{', '.join(self.values[n].text.text for n in along)}]"
         comma = "," if len(self.results) == 1 else ""
         scope.writer.call(

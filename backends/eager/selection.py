@@ -96,7 +96,7 @@ def _write_list(
         choose,
         *entering,
         start,
-        _numbers_a_reader(scope, node, function, scores),
+        _numbers_a_reader(scope, node, function, values, scores),
         most,
         place,
     ]
@@ -132,11 +132,13 @@ def with_masks(scope: Scope, values: Mapping[str, Value]) -> dict[str, Value]:
     return found
 
 
-def write_in_parts(scope: Scope, function: AttendFunction, left: str) -> bool:
-    """Write the line that calls a function of all pairs for some readers at a time, if there are
-    lists of what these have selected of the tokens so far, or no reader has to do with another:
-    whether that is so."""
-    op, values, roles = function.op, function.values, dict(function.op.captures)
+def called_in_parts(
+    scope: Scope, function: AttendFunction, values: Mapping[str, Value]
+) -> list[str]:  # fmt: skip
+    """The arguments of `of_some_readers` that calls a function of all pairs of values for some
+    readers at a time; none unless there are lists of what these have selected of the tokens so far,
+    or no reader has to do with another."""
+    op, roles = function.op, dict(function.op.captures)
     lists = {n: scope.lists[v.text.text] for n, v in values.items() if v.text.text in scope.lists}
     asked, given = extra_arguments(scope, function.body)
     own = op.source == op.reader.name
@@ -144,7 +146,7 @@ def write_in_parts(scope: Scope, function: AttendFunction, left: str) -> bool:
     read = [n for n, v in values.items() if own and roles[n] == "read" and op.source in v.layout]
     several = readers and _goes_in_parts(scope, function, lists, (*readers, *read))
     if not several or (lists and "pos" not in asked):
-        return False
+        return []
     along, pos = _own_names(function, given, (*readers, *read))
     passed = [along.get(n) or value.text.text for n, value in values.items()]
     for place, name in enumerate(values):
@@ -157,10 +159,8 @@ def write_in_parts(scope: Scope, function: AttendFunction, left: str) -> bool:
     run = _of_part(function, along, pos, passed)
     entering = [_tuple(lists.get(n, values[n]) for n in names) for names in (readers, read)]
     start = scope.ask(scope.starts.get(op.reader.name, "0"))
-    arguments = [run, *entering, start, _numbers_a_reader(scope, function.node, function, None)]
-    arguments += [scope.cu_seqlens] * function.unpacked
-    scope.writer.call(f"{left} = of_some_readers(", arguments, ")")
-    return True
+    numbers = _numbers_a_reader(scope, function.node, function, values, None)
+    return [run, *entering, start, numbers, *[scope.cu_seqlens] * function.unpacked]
 
 
 def _goes_in_parts(
@@ -231,8 +231,9 @@ def _length_selected_from(op: ir.Attend, values: Mapping[str, Value]) -> str:
 
 
 def _numbers_a_reader(
-    scope: Scope, node: Node, function: AttendFunction, scores: int | None
-) -> str:
+    scope: Scope, node: Node, function: AttendFunction, values: Mapping[str, Value],
+    scores: int | None,
+) -> str:  # fmt: skip
     """How many numbers are made of one reader: of the largest value of pairs, and all sequences.
     With a kernel of scores, what these are made of is not in memory."""
     op, reader, read = node.op, node.op.reader.name, node.op.read.name
@@ -241,7 +242,7 @@ def _numbers_a_reader(
     sizes = [[axis for axis in type.axes if axis.kind == "dim"] for type in pairs]
     wide = {str(scope.size(sympy.Mul(*(axis.size for axis in axes)))) for axes in sizes}
     source = next(n for n, role in op.captures if role == "read")
-    value = function.values[source]
+    value = values[source]
     text, layout = value.text.at(ATOM), value.layout
     lengths = [f"{text}.shape[{layout.index(n)}]" for n in ("batch", op.source)]
     found = sorted(wide - {"1"})

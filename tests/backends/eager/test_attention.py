@@ -161,7 +161,7 @@ def test_the_function_by_itself(T: int, S: int, causal: bool, H: int, G: int, E:
 
 PAIRS = """layer Pairs(d, H, K, W = 9):
     input x[d]
-    param W_q[d, H, K]; W_o[H, K, d]; a[W, H, K]
+    param W_q[d, H, K]; W_o[H, K, d]; a[W, H, K]{more}
     q = x @ W_q
     attend s <= t over H:
         {body}
@@ -174,6 +174,10 @@ BODIES = {
         "p = softmax(q[t].T @ q[s])\n        u = p @ q[s]\n    attend s <= t over H:\n"
         "        o = softmax(p + q[s].T @ a[min(t - s, W - 1)]) @ q[s] + u[t]"
     ),
+    "mixed heads": (
+        "u = softmax(q[t].T @ q[s] + q[s].T @ a[min(t - s, W - 1)]) @ q[s]\n    attend s <= t:\n"
+        "        o = sum[s]((m @ softmax(m.T @ sum[K](q[t] * q[s]))) * q[s]) + u[t]"
+    ),
     "a small network": "o = softmax(q[t].T @ q[s] + sum[W, K](relu(a * log(1 + t - s)))) @ q[s]",
 }
 
@@ -182,8 +186,10 @@ BODIES = {
 def test_pairs_without_kernels_are_made_of_some_readers_at_a_time(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of as many as there is room for; in float64 against all pairs at once."""
-    spec = archc.parse(PAIRS.format(body=BODIES[name]))
+    """Of as many as there is room for, of packed sequences too; in float64 against all pairs at
+    once, and each sequence alone."""
+    more = "; m[H, H']" if name == "mixed heads" else ""
+    spec = archc.parse(PAIRS.format(body=BODIES[name], more=more))
     plain, made = (
         spec.module(d=6, H=2, K=3, backend=backend, dtype=torch.float64)
         for backend in ("eager", "triton")
@@ -191,11 +197,14 @@ def test_pairs_without_kernels_are_made_of_some_readers_at_a_time(
     made.load_state_dict(plain.state_dict())
     x = torch.randn(1, 64, 6, dtype=torch.float64, requires_grad=True)
     monkeypatch.setattr(listings, "PAIRS", 64 * 2 * 3 * 4)
-    found, sizes = [], []
+    found, sizes, borders = [], [], torch.tensor([0, 4, 64])
     for layer in (plain, made):
         with Largest() as seen:
             y = layer(x)
+            packed = layer(x, cu_seqlens=borders)
             slopes = torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])
+        alone = torch.cat([layer(x[:, :4]), layer(x[:, 4:])], 1)
+        torch.testing.assert_close(packed, alone)
         past, state = layer(x[:, :40], return_state=True)
         found.append([y, torch.cat([past, layer(x[:, 40:], state=state)], 1), *slopes])
         sizes.append(seen.elements)
