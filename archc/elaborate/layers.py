@@ -213,12 +213,19 @@ def _strange_tokens(
             "these in an `attend s <= t`"
         ]
         return scope.error("E0311", message, span, helps=helps)
-    told = f", and this one is along `{strange[0]}`" if strange else ""
+    message = f"`{declared.name}` of `{target.decl.name}` is a value per token, and gets one "
+    if not strange:
+        message += "that all tokens share"
+        helps = [
+            "let the layer have the parameter. Layers of a `repeat` share one that is declared "
+            "before it, if what reads it is written in the `repeat` and in no layer of its own"
+        ]
+        return scope.error("E0311", message, span, helps=helps)
+    message += f"along `{strange[0]}`"
     helps = [
         f"a layer is applied along `t`, or along an input's own sequence: make what stands along "
         f"`{strange[0]}` in a layer of its own, whose output is an input here"
-    ] if strange else []  # fmt: skip
-    message = f"`{target.decl.name}` wants a value per token{told}"
+    ]
     return scope.error("E0311", message, span, helps=helps)
 
 

@@ -173,9 +173,11 @@ def _expect_same(table: Table, config: Mapping[str, Any], sizes: Mapping[str, An
 
 
 def at(config: Mapping[str, Any], path: str) -> Any:
-    """The value at a path with dots; None if there is none."""
+    """The value at a path with dots, and numbers for places in lists; None if there is none."""
     found: Any = config
     for key in path.split("."):
+        if isinstance(found, list):
+            found = {str(place): each for place, each in enumerate(found)}
         if not isinstance(found, Mapping) or key not in found:
             return None
         found = found[key]
@@ -227,15 +229,36 @@ def _sizes(table: Table, there: files.Checkpoint) -> dict[str, Any]:
         elif "length" in where:
             value = there.length(where["length"], where["dim"])
         elif "indices" in where:
-            kinds = at(config, where["indices"])
-            value = kinds and [place for place, kind in enumerate(kinds) if kind == where["of"]]
+            continue
         else:
             value = at(config, where["at"])
             if value is None and where["at"] in config:
                 value = where["null"]
         if value is not None:
             sizes[name] = value
-    return _of_kinds(table, config, sizes)
+    return _of_kinds(table, config, _of_lists(table, config, sizes))
+
+
+def _of_lists(table: Table, config: Mapping[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
+    """The sizes with those that are places of a word in a list, `layer_types` say. Raises ArchError
+    E0042 for a list of another length than the count of it, or with a third word."""
+    wrong = []
+    for name, where in table.sizes.items():
+        if not isinstance(where, Mapping) or "indices" not in where:
+            continue
+        if (words := at(config, where["indices"])) is None:
+            continue
+        path, known = where["indices"], (where["of"], where["other"])
+        count = sizes.setdefault(where.get("count", "L"), len(words))
+        if len(words) != count:
+            wrong.append(f"its `{path}` has {len(words)} words for {count}")
+        others = (word for word in dict.fromkeys(words) if word not in known)
+        can = " or ".join(map(repr, known))
+        wrong += [f"its `{path}` has {word!r}; the spec can only {can}" for word in others]
+        sizes[name] = [place for place, word in enumerate(words) if word == known[0]]
+    if wrong:
+        raise fail("E0042", "the checkpoint is of another model", notes=tuple(wrong))
+    return sizes
 
 
 def _real(x: Any) -> Any:
@@ -275,15 +298,14 @@ def _config(table: Table, sizes: Mapping[str, Any], given: Mapping[str, Any]) ->
     return config
 
 
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"a.b": 1}` -> `{"a": {"b": 1}}`."""
-    nested: dict[str, Any] = {}
-    for path, value in flat.items():
-        *outer, last = path.split(".")
-        inside = nested
-        for key in outer:
-            inside = inside.setdefault(key, {})
-        inside[last] = value
+def _nested(flat: Mapping[str, Any]) -> Any:
+    """`{"a.b": 1, "c.0": 2, "c.1": 3}` -> `{"a": {"b": 1}, "c": [2, 3]}`."""
+    nested: dict[str, Any] = {path: value for path, value in flat.items() if "." not in path}
+    for key in dict.fromkeys(path.partition(".")[0] for path in flat if "." in path):
+        inside = {p.partition(".")[2]: x for p, x in flat.items() if p.startswith(f"{key}.")}
+        nested[key] = _nested(inside)
+    if all(map(str.isdigit, nested)):
+        return [nested[key] for key in sorted(nested, key=int)]
     return nested
 
 

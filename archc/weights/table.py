@@ -6,10 +6,11 @@
     [sizes]                                   # sizes and options of the spec, from config.json
     d = "hidden_size"
     base = "rope_parameters.rope_theta"       # a path; what is missing takes the spec's default
+    g = "mlp_multipliers.0"                   # and places of a list
     eps = ["rms_norm_eps", "layer_norm_eps"]  # the first that is there
     slow = { first = ["rope_parameters.beta_slow"], else = 1 }     # the same, or 1
     Q = { at = "q_lora_rank", null = 0 }      # null there is 0 here
-    attention = { indices = "layer_types", of = "full_attention", other = "conv" }
+    attention = { indices = "layer_types", of = "full_attention", other = "conv", count = "L" }
     f = { length = "layers.0.w1.weight", dim = 0, at = "ff_dim" }  # of a tensor; `at` if written
 
     [kinds."rope_parameters.rope_type"]       # a word that says which sizes are there; the first is
@@ -149,12 +150,24 @@ def table_of(text: str, name: str) -> Table:
     if unknown or missing:
         raise _wrong(name, f"it has {', '.join(unknown)}" if unknown else f"no {missing[0]}")
     entries = _counted([_entry(name, key, value) for key, value in data["tensors"].items()])
+    _check_places(name, data)
     return Table(
         name, data["model_type"], data["architecture"], entries, data.get("sizes", {}),
         data.get("fixed", {}), data.get("expected", {}), data.get("tied", {}),
         tuple(data.get("ignored", ())), tuple(data.get("absent", ())), tuple(data.get("reals", ())),
         data.get("same", {}), data.get("written", {}), tuple(_kinds(name, data)),
     )  # fmt: skip
+
+
+def _check_places(name: str, data: dict[str, Any]) -> None:
+    """Refuse a place in a list of config.json, `multipliers.1` say, without those before it: what
+    would be written there is not known."""
+    paths = {*data.get("expected", {}), *data.get("written", {}), *data.get("same", {})}
+    paths |= {where for where in data.get("sizes", {}).values() if isinstance(where, str)}
+    for path in sorted(paths):
+        outer, _, last = path.rpartition(".")
+        if last.isdigit() and int(last) and f"{outer}.{int(last) - 1}" not in paths:
+            raise _wrong(name, f"it has `{path}`, and not the place before it")
 
 
 def _kinds(name: str, data: dict[str, Any]) -> Iterator[Kinds]:

@@ -14,9 +14,14 @@ block Around(p, inside):
     param v[p]
     output y[p] = x + inside(tanh(x)) * v
 
+block Scaled(d):
+    input x[d], g[d]
+    output y[d] = x * g
+
 layer Whole(d, mine):
     input x[d]
-    output y[d] = {}
+    param n[d]
+    output y[d] = {} + n
 """
 
 UNREAD = """
@@ -72,10 +77,11 @@ def test_loops_in_loops() -> None:
     [
         ("Around(d)(mine(x))", "`Around` needs a layer for `inside`"),
         ("Around(d, inside = mine)(mine(x))", "`mine` cannot be handed on"),
+        ("Scaled(d)(x, n)", "`g` of `Scaled` is a value per token, and gets one that all tokens"),
     ],
 )
 def test_a_layer_that_is_not_given(call: str, says: str) -> None:
-    """The class would not have been made: TypeError."""
+    """The class would not have been made: TypeError. Nor is a value given that has no tokens."""
     with pytest.raises(ArchError, match="E0311") as refused:
         archc.parse(AROUND.format(call))
     assert says in str(refused.value)

@@ -44,3 +44,12 @@ def test_plain_data_has_the_same_nodes() -> None:
     text = json.dumps(as_json(parse(Source("mine.arch", SPEC))))
     assert text.count('"node"') == TEXT.count("#")
     assert '{"node": "Number", "line": 3, "column": 24, "text": "3"}' in text
+
+
+def test_the_sequence_and_the_range_of_an_input_stand_in_either_order() -> None:
+    one, other = (
+        SPEC.replace("x[d]\n", f"x {ends}\n", 1) for ends in ("along m in 9", "in 9 along m")
+    )
+    found = [as_text(parse(Source("mine.arch", text))) for text in (one, other)]
+    assert [text.count("along=m") for text in found] == [1, 1]
+    assert found[0].replace("2:24", "2:16") == found[1]

@@ -156,29 +156,46 @@ def test_torn_files_and_other_models_are_refused(folder: Path):
         archc.load("lm").from_pretrained(folder)
 
 
+MINE = """
+layer Mine(d, N, K, V, L = 1, on = [0], s = 1, g = 1):
+    input x[d]
+    param W[N, d, d']; W_k[d, K]; W_v[d, V]; a[d]
+    z = sum[N](W @ x) + exp(a) + ((x @ W_k) @ W_k.T) + ((x @ W_v) @ W_v.T)
+    repeat L as l:
+        z = z * (g if l in on else s)
+    output y[d] = z
+"""
+TABLE = """
+model_type = "mine"
+architecture = "Mine"
+[sizes]
+d = "d"
+N = "n"
+K = "k"
+V = "v"
+s = "m.scales.0"
+g = "m.scales.1"
+on = { indices = "words", of = "a", other = "b" }
+[tensors]
+"W" = { from = "experts.{e}.w", as = "e o d -> e d o" }
+"W_k" = { from = "kv", as = "kv d -> d kv", part = "kv[:K]" }
+"W_v" = { from = "kv", as = "kv d -> d kv", part = "kv[K:K+V]" }
+"a" = { from = "A", map = "neg_exp" }
+"""
+
+
 def test_a_spec_of_ones_own_has_its_table_beside_it(tmp_path: Path):
-    """Stacked tensors, parts between sizes, functions: read, and written back."""
-    (tmp_path / "mine.arch").write_text(
-        "layer Mine(d, N, K, V):\n"
-        '    """A layer for this test."""\n'
-        "    input x[d]\n"
-        "    param W[N, d, d']; W_k[d, K]; W_v[d, V]; a[d]\n"
-        "    output y[d] = sum[N](W @ x) + exp(a) + ((x @ W_k) @ W_k.T) + ((x @ W_v) @ W_v.T)\n"
-    )
-    table = (
-        'model_type = "mine"\narchitecture = "Mine"\n[sizes]\nd = "d"\nN = "n"\nK = "k"\nV = "v"\n'
-        '[tensors]\n"W" = { from = "experts.{e}.w", as = "e o d -> e d o" }\n'
-        '"W_k" = { from = "kv", as = "kv d -> d kv", part = "kv[:K]" }\n'
-        '"W_v" = { from = "kv", as = "kv d -> d kv", part = "kv[K:K+V]" }\n'
-        '"a" = { from = "A", map = "neg_exp" }\n'
-    )
-    (tmp_path / "mine.weights.toml").write_text(table)
+    """Stacked tensors, parts between sizes, functions, lists: read, and written back."""
+    (tmp_path / "mine.arch").write_text(MINE)
+    (tmp_path / "mine.weights.toml").write_text(TABLE)
     tensors = {f"experts.{e}.w": torch.randn(4, 4) for e in range(3)}
     tensors |= {"kv": torch.randn(5, 4), "A": torch.rand(4)}
     there = tmp_path / "there"
     there.mkdir()
     save_file(tensors, there / "model.safetensors")
-    (there / "config.json").write_text('{"model_type": "mine", "d": 4, "n": 3, "k": 2, "v": 3}')
+    config = {"model_type": "mine", "d": 4, "n": 3, "k": 2, "v": 3}
+    config |= {"m": {"scales": [2, 3]}, "words": ["b", "a", "b"]}
+    (there / "config.json").write_text(json.dumps(config))
     module = archc.load(tmp_path / "mine.arch").from_pretrained(there)
     assert torch.equal(module.W[2], tensors["experts.2.w"].T)
     assert torch.equal(module.W_v, tensors["kv"][2:].T)
@@ -187,6 +204,11 @@ def test_a_spec_of_ones_own_has_its_table_beside_it(tmp_path: Path):
     back = load_file(tmp_path / "back" / "model.safetensors")
     assert back.keys() == tensors.keys()
     assert all(torch.allclose(back[name], tensors[name], atol=1e-6) for name in back)
+    said = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert {**said, **config} == said and "L=3" in repr(module)
+    (there / "config.json").write_text(json.dumps(config | {"words": ["a", "c"]}))
+    with pytest.raises(ArchError, match="its `words` has 'c'; the spec can only 'a' or 'b'"):
+        archc.load(tmp_path / "mine.arch").from_pretrained(there)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +229,10 @@ def test_a_spec_of_ones_own_has_its_table_beside_it(tmp_path: Path):
         (
             'model_type = "x"\narchitecture = "y"\n[tensors]\n"W" = { from = "w.{e}" }',
             "`W` needs `as`",
+        ),
+        (
+            'model_type = "x"\narchitecture = "y"\n[tensors]\n[sizes]\nd = "all.1"',
+            "it has `all.1`, and not the place before it",
         ),
     ],
 )
