@@ -87,6 +87,60 @@ def _is_known(node: Node, states: Collection[str]) -> bool:
     return isinstance(node.op, ir.Input) and node.op.name not in states
 
 
+def added_up(body: Graph, name: str, states: Collection[str], heads: Collection[str]) -> int | None:
+    """What each token adds to an output that is summed over all of them, for each sequence and
+    head, where what it is a product of would take as much memory; None where that is less, or it is
+    anything else. Such a sum is one value that is carried, of which no token's share is stored."""
+    factors = dict[int, None]()
+    added = _for_each_program(body, body[body.outputs[name]], heads, factors)
+    if added is None:
+        return None
+    known = {id for output, id in body.outputs.items() if output != name}
+    new = [id for id in factors if id not in known and not _is_known(body[id], states)]
+    return added if sum(size(body[id].type) for id in new) >= size(body[added].type) else None
+
+
+def _for_each_program(
+    body: Graph, node: Node, heads: Collection[str], factors: dict[int, None]
+) -> int | None:
+    """A value that is linear in products that are summed over sequences and heads, without those
+    sums; None where it is anything else. The factors of the products are noted."""
+    product = _as_product(body, node)
+    if product is not None:
+        out, given = product
+        factors |= dict.fromkeys(id for id, _ in given)
+        return _unsummed(body, out, given, heads)
+    op, operands = node.op, [body[id] for id in node.operands]
+    if op in (ir.Elementwise("add"), ir.Elementwise("neg")):
+        made = [_for_each_program(body, operand, heads, factors) for operand in operands]
+        return None if None in made else body.add(op, *(id for id in made if id is not None))
+    if op != ir.Elementwise("mul"):
+        return None
+    for one, other in (operands, operands[::-1]):
+        if (made := _for_each_program(body, one, heads, factors)) is not None:
+            return body.add(op, made, other.id)
+    return None
+
+
+def _unsummed(
+    body: Graph,
+    out: Sequence[tuple[str, Axis]],
+    factors: list[tuple[int, dict[str, str]]],
+    heads: Collection[str],
+) -> int:
+    """A product of a body that is not summed over sequences and heads."""
+    kept = dict[str, Axis]()
+    for id, labels in factors:
+        own = [axis for axis in body[id].type.axes if axis.kind == "batch" or axis.name in heads]
+        kept |= {labels[axis.name]: axis for axis in own}
+    kept = {label: axis for label, axis in kept.items() if label not in dict(out)} | dict(out)
+    ins = tuple(tuple(labels[axis.name] for axis in body[id].type.axes) for id, labels in factors)
+    ids = [id for id, _ in factors]
+    if len(ids) == 1 and ins[0] == tuple(kept) and body[ids[0]].type.axes == tuple(kept.values()):
+        return ids[0]
+    return body.add(ir.Contract(ins, tuple(kept.items())), *ids)
+
+
 def total(
     b: Builder, terms: list[Term], stream: Axis, value: Callable[[str], int], along: bool = False
 ) -> int:

@@ -6,12 +6,12 @@ body: its `forward`, which may have more outputs, and its `backward`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from archc.autodiff.gradient_builder import Builder, NoGradient
-from archc.autodiff.products import Term, take_out, total
+from archc.autodiff.products import Term, added_up, take_out, total
 from archc.ir import builder
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -62,13 +62,16 @@ def recurrence(b: Builder, node: Node, given: Given) -> Cotangents:
     streams = _streams(b, node, body)
     back = _reversed_body(body.backward, flow, given)
     products = _taken_out(b, node, flow, back)
+    captured = [name for name in flow.reached if name in op.captures]
+    sums = _added_up(node, flow, back, [name for name in captured if name not in products])
     captures = {**streams, **_results_given(b, node, given, flow)}
     read = [n.op.name for n in back if isinstance(n.op, ir.Input) and n.op.name in captures]
     states = tuple(replace(state, name=carried(state.name)) for state in flow.states)
+    states, starts = (*states, *sums.values()), [*ends, *(b.zero() for _ in sums)]
     reverse = ir.Recurrence(op.stream, tuple(read), states, back, op.heads, not op.reverse)
-    made = b.add(reverse, *(captures[name] for name in read), *ends)
+    made = b.add(reverse, *(captures[name] for name in read), *starts)
     return [
-        *_of_captures(b, node, flow, made, products, captures),
+        *_of_captures(b, node, flow, made, products, captures, sums),
         *_of_starts(b, node, flow, made, ends),
     ]
 
@@ -231,8 +234,8 @@ def _results_given(b: Builder, node: Node, given: Given, flow: _Flow) -> dict[st
 
 def _taken_out(b: Builder, node: Node, flow: _Flow, back: Graph) -> dict[str, list[Term]]:
     """Cotangents of captures that are sums of products, made outside: of those without the stream,
-    and of others where that takes no more memory and no state needs them."""
-    stream = node.op.stream.name
+    and of others where that takes no more memory and no state needs them. What is left to be added
+    up along the loop comes last, as its factors may be those of the others."""
     operands = dict(_captured(node))
     states = [state_before(carried(state.name)) for state in flow.states]
     flowing = {
@@ -241,12 +244,39 @@ def _taken_out(b: Builder, node: Node, flow: _Flow, back: Graph) -> dict[str, li
         for out in [back.outputs[carried(state.name)]]
         for id in (out, *back.ancestors(out))
     }
+    given = [name for name in flow.reached if name in operands]
+    along = {name for name in given if node.op.stream.name in b.names(operands[name])}
+    whole = [name for name in given if name not in along]
+    dear = {name for name in whole if _added(node, flow, back, name) is not None}
     found = {}
-    for name in flow.reached:
-        if name in operands:
-            along = stream in b.names(operands[name])
-            kept = flowing if along else None
-            found[name] = take_out(back, cotangent(name), states, kept)
+    for name in sorted(given, key=lambda name: name in dear):
+        if name in dear and _added(node, flow, back, name) is not None:
+            continue
+        kept = flowing if name in along else None
+        found[name] = take_out(back, cotangent(name), states, kept)
+    return found
+
+
+def _added(node: Node, flow: _Flow, back: Graph, name: str) -> int | None:
+    """What each token adds to the cotangent of a capture without the stream, if it had better be
+    added up along the loop."""
+    if node.op.stream.kind != "stream":
+        return None
+    states = [state_before(carried(state.name)) for state in flow.states]
+    return added_up(back, cotangent(name), states, node.op.heads)
+
+
+def _added_up(node: Node, flow: _Flow, back: Graph, names: Collection[str]) -> dict[str, ir.State]:
+    """States of the reverse body that are the cotangents of captures so far."""
+    found = dict[str, ir.State]()
+    for name in names:
+        added = _added(node, flow, back, name)
+        assert added is not None, "it was left to be added up"
+        state = found[name] = ir.State(carried(name), back[added].type.axes)
+        so_far = back.add(ir.Input(state.before, back[added].type))
+        back.outputs[state.name] = back.add(ir.Elementwise("add"), so_far, added)
+        del back.outputs[cotangent(name)]
+    back.prune()
     return found
 
 
@@ -257,10 +287,11 @@ def _of_captures(
     made: int,
     products: Mapping[str, list[Term]],
     captures: Given,
+    sums: Mapping[str, ir.State],
 ) -> Iterator[int | None]:
     """Cotangents of captures: along the stream, or summed over it."""
     stream = node.op.stream
-    whole = {name for name, id in _captured(node) if stream.name not in b.names(id)}
+    whole = {name: id for name, id in _captured(node) if stream.name not in b.names(id)}
 
     def value(name: str) -> int:
         """A value of the reverse body, outside it."""
@@ -269,6 +300,11 @@ def _of_captures(
     for name in node.op.captures:
         if name not in flow.reached:
             yield None
+        elif name in sums:
+            state = sums[name]
+            along = b.add(ir.Result(state.name), made)
+            last = b.add(ck.Last(stream.name, not node.op.reverse), along, b.zero())
+            yield b.fit(last, Type(state.axes), b.type(whole[name]))
         elif products[name]:
             yield total(b, products[name], stream, value, along=name not in whole)
         else:

@@ -147,9 +147,19 @@ def _is_linear(node: Node, given: int) -> bool:
 
 
 def is_checkpointed(op: ir.Recurrence) -> bool:
-    """Whether a gradient may keep states between spans of tokens alone: where one is a matrix, the
-    states before every token may be more than all else."""
-    return any(len(own_dims(state.axes, op.heads)) > 1 for state in op.states)
+    """Whether a gradient may keep states between spans of tokens alone: where one is a matrix, or
+    has a dim that nothing given for each token has, the states before every token may be more than
+    all else."""
+    given = [
+        {*node.type.names}
+        for node in op.body
+        if isinstance(node.op, ir.Input) and node.op.name in op.captures
+    ]
+    return any(
+        len(own_dims(state.axes, op.heads)) > 1
+        or not any({axis.name for axis in state.axes} <= names for names in given)
+        for state in op.states
+    )
 
 
 def tokens_between(tokens: int, numbers: int) -> int:

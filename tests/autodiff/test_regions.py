@@ -128,6 +128,26 @@ def test_captures_without_the_stream_and_integers() -> None:
     agree(s.graph, {"odd": torch.arange(5) % 2})
 
 
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_shares_of_a_sum_that_are_as_large_as_the_state_are_not_stored(length: int) -> None:
+    """S' = sigmoid(A) S + tanh(B) x, o = sum[K](C S') - S' has A, B, C [K, V]: their cotangents are
+    carried as sums, one for each sequence, and no value [t, K, V] leaves the loop."""
+    body = Sketch()
+    S, x = body.input("S[t-1]", "batch K V"), body.input("x", "batch K")
+    A, B, C = (body.input(name, "K V") for name in "ABC")
+    kept = body.fn("mul", body.fn("sigmoid", A), S)
+    new = body.fn("add", kept, body.fn("mul", body.fn("tanh", B), x))
+    read = body.einsum("K V, batch K V -> batch V", C, new)
+    body.outputs(S=new, o=body.fn("sub", read, body.einsum("batch K V -> batch V", new)))
+    outside = {"x": "batch t K", "A": "K V", "B": "K V", "C": "K V"}
+    s = layer_with(body, outside, {"S": "batch K V"}, {})
+    made = agree(s.graph, {"x": torch.randn(2, length, 4)}, sizes={"T#": length})
+    (back,) = (node.op for node in made.backward if isinstance(node.op, ir.Recurrence))
+    carried = [f"d.{name}.carried" for name in "SABC"]
+    assert [state.name for state in back.states] == carried
+    assert [*back.body.outputs] == ["d.S.carried", "d.x", *carried[1:]]
+
+
 def test_only_states_that_take_part_are_carried() -> None:
     """Of a counter that depends on nothing wanted, and of a state that no result reads, nothing."""
     body = Sketch()

@@ -11,7 +11,7 @@ from archc.compile import lowered, with_gradient
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.ir.kernel import Kernel
-from archc.schedule.token_walks import steps, tokenwise
+from archc.schedule.token_walks import is_checkpointed, steps, tokenwise
 
 MIXED = """
 layer Mixed(d, H, K, V):
@@ -100,6 +100,25 @@ def test_sums_over_sequences_and_heads_are_made_after_the_walk() -> None:
     shapes = {name: form.backward[id].type.names for name, id in form.backward.outputs.items()}
     assert shapes["d.r"] == ("batch", "t") and shapes["d.gain"] == ("D",)
 
+
+@pytest.mark.parametrize(("given", "spans"), [("x[d]", True), ("x[d, N]", False)])
+def test_states_larger_than_what_is_given_are_learned_from_in_spans(
+    given: str, spans: bool
+) -> None:
+    """Those of each head beside a number a token, or beside as many numbers."""
+    layer = lowered(archc.parse(WIDER.format(given)).layer)
+    (walk,) = (node for node in layer.graph if isinstance(node.op, ir.Recurrence))
+    assert is_checkpointed(walk.op) is spans
+
+
+WIDER = """
+layer Wider(d, N):
+    input {}
+    param A[d, N]
+    recurrence h[N] over d:
+        h[t] = tanh(A * h[t-1] + x)
+    output h
+"""
 
 MATRIX = """
 layer Matrix(H, K, V):
