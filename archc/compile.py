@@ -455,7 +455,10 @@ def _code(layer: ir.Layer, backend: str, linear: bool) -> eager.Code:
 def slots_text_of(layer: ir.Layer, backend: str = "eager", linear: bool = False) -> str:
     """The source of an elaborated layer that reads one token of each of several sequences of
     different lengths; the layer must not be `unready` for that."""
-    ready = with_own_positions(with_chunked_forms(layer))
+    ready = with_chunked_forms(layer)
+    if backend == "triton":
+        ready = placed(ready)
+    ready = with_own_positions(ready)
     plan = Plan(ready, runtime="import", linear=linear, slots=True)
     return BACKENDS[backend](plan).text(plan)
 

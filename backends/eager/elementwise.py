@@ -177,11 +177,13 @@ def _shielded(scope: Scope, id: int, keep: Value, outer: Layout) -> Value:
     place = FUNCTIONS[fn].steep
     real = place is not None and values[place].kind not in (NUMBER, INT, BOOL)
     if place is not None and real and not (fn == "exp" and _bounded(scope, node.operands[0])):
-        layout = _union(outer, [values[place], keep])
-        texts = [laid_out(keep, layout), laid_out(values[place], layout)]
-        name = scope.names.fresh(f"{scope.target(id)}_safe")
-        safe = values[place] = Value(Text(name), layout, values[place].kind)
-        scope.writer.line(f"{name} = {call('torch.where', *texts, '1.0')}", shape_text(safe))
+        if id not in scope.shielded:  # what does not fit a line is made again
+            layout = _union(outer, [values[place], keep])
+            texts = [laid_out(keep, layout), laid_out(values[place], layout)]
+            name = scope.names.fresh(f"{scope.target(id)}_safe")
+            safe = scope.shielded[id] = Value(Text(name), layout, values[place].kind)
+            scope.writer.line(f"{name} = {call('torch.where', *texts, '1.0')}", shape_text(safe))
+        values[place] = scope.shielded[id]
     return applied(scope, node, values, _union(outer, values))
 
 

@@ -66,7 +66,8 @@ class Scope:
     `place_lengths` tells of each list of places the dim that it is along, and how long that is,
     `lists` of which list truth values are made, `taken` how the places of readers are called among
     what an attend's readers have chosen, if that is taken out of what is kept; `wanted` is the name
-    of whether the state is asked for, "" where it always is.
+    of whether the state is asked for, "" where it always is; `shielded` has what steep functions
+    see, by these.
     """
 
     def __init__(self, graph: Graph, emitters: Emitters, file: File, like: str, layer: str):
@@ -74,6 +75,7 @@ class Scope:
         self.layer, self.training = layer, "training"
         self.cu_seqlens, self.packed = "", ""
         self.home: Source | None = None
+        self.shielded: dict[int, Value] = {}
         self.needs: tuple[ir.Requirement, ...] = ()
         self.dtype, self.device = f"{like}.dtype", f"{like}.device"
         self.names, self.writer = Names(), Writer(margin=8)

@@ -70,8 +70,11 @@ class FoldFunction(AttendFunction):
         self.test = self._test()
 
     def _reads_pages(self) -> bool:
-        """Whether kernels read all that may be in pages, and nothing else does."""
+        """Whether kernels read all that may be in pages, and nothing else does. A page has fewer
+        blocks of tokens than a kernel reads at a time."""
         body = self.op.body
+        if self.op.source != self.op.reader.name:
+            return False
         caches = {n.id for n in body if isinstance(n.op, ir.Input) and n.op.name in self.paged()}
         read = {s.node for fold in self.folds for s in fold.sources if s.role == "read"}
         if not caches or read != caches:
@@ -274,8 +277,7 @@ def _in_slots(scope: Scope, node: Node, fold: Found) -> bool:
     fields = [memory.field("seen", operand) for operand in node.operands] if memory else []
     ring = any(field is not None and field.count is not None for field in fields)
     sure = all(reach is None or reach.inside or reach.met for _, reach in reaches(node.op))
-    of_tokens = node.op.source == node.op.reader.name
-    return of_tokens and not ring and sure and by_slots(fold)
+    return not ring and sure and by_slots(fold)
 
 
 CONSTANT = (ir.Constant, ir.Position, ir.Delta, ir.Elementwise)

@@ -9,7 +9,7 @@ from archc.backends.eager.file import File
 from archc.backends.triton.fold_op import FoldOp, Make
 from archc.backends.writer import Writer
 
-from archc.attention.bounds import up_to_the_reader
+from archc.attention.bounds import ends_of, up_to_the_reader
 from archc.attention.weighted_sum import WeightedSum
 from archc.lowering.attention_forward import forward
 from archc.lowering.attention_heads import ROOM, by_parts, turned
@@ -72,7 +72,8 @@ class SlotOp(FoldOp):
 
 
 def by_slots(fold: WeightedSum) -> bool:
-    """Whether a fold has kernels for sequences of different lengths: no later token is read, which
-    is all that says where a sequence ends."""
+    """Whether a fold has kernels for sequences of different lengths: no later token is read, nor a
+    block that ends later, which is all that says where a sequence ends."""
     summed = any(source.summed for source in fold.sources)
-    return fold.choice is None and not summed and up_to_the_reader(fold.bounds)
+    ended = up_to_the_reader(fold.bounds) or any(ends_of(fold))
+    return fold.choice is None and not summed and ended

@@ -200,9 +200,11 @@ def compared_slots(spec: str, pages: bool = False) -> dict[str, float]:
     generator = torch.Generator().manual_seed(0)
     shapes = [(2, 1, 8, 20), *[(2, 200, 2, 20)] * 2]
     drawn = [torch.randn(shape, generator=generator) for shape in shapes]
-    name = f"{snake(archc.load(spec).layer.name)}_memory"
-    numbers = {"cap": 3.0} if spec == "capped_attention" else {}
-    runs = [partial(getattr(module, f), pos=torch.tensor([90, 150]), **numbers)
+    name = f"{snake(archc.load(spec).layer.name)}_memory{'_o_cmp' * (spec == 'nsa')}"
+    numbers: dict[str, Any] = {"capped_attention": {"cap": 3.0}, "nsa": {"size": 8, "stride": 4}}
+    of_tokens = 4 if spec == "nsa" else 1  # what is read stands for so many
+    pos = of_tokens * torch.tensor([90, 150])
+    runs = [partial(getattr(module, f), pos=pos, **numbers.get(spec, {}))
             for f in (f"{name}_fold", name)]  # fmt: skip
     if pages:
         runs[0] = partial(from_pages, runs[0])
@@ -444,7 +446,7 @@ def main() -> int:
     """How far every output is off; 1 if one is too far."""
     wrong = False
     slots = [f"{spec}, {way}" for spec in ("capped_attention", "attention")
-             for way in ("slots", "pages")]  # fmt: skip
+             for way in ("slots", "pages")] + ["nsa, slots"]  # fmt: skip
     slots += ["mla, pages", "mla, turned slots", "mla, turned pages"]
     slots += ["mla, whole", "mla, turned whole pages"]
     chosen = ["nsa, 3", "dsa, 20", "dsa, 50", "index, 9", "blocks, 4", "grouped, 8", "moved, 1"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import archc
-from archc.compile import kernels_of, text_of
+from archc.compile import kernels_of, slots_text_of, text_of
 from archc.runtime import folds
 from archc.runtime.folds import of_running_sums, of_table, running_sums
 from archc.runtime.packed import one_by_one
@@ -51,6 +51,9 @@ def test_the_plan_says_what_becomes_of_each_attend():
     (usual,) = attends_of(archc.load("attention").layer)
     assert usual.how == plain.how and not usual.more
     assert "mla_memory_fold(" in text_of(archc.load("mla").layer, "triton")
+    slots = slots_text_of(layer, "triton")
+    assert "= nsa_memory_o_cmp_fold(" in slots, "compressed blocks of sequences of any length"
+    assert slots.count("p_safe = ") == 1 and "p_safe_2" not in slots
 
 
 @pytest.mark.parametrize(
