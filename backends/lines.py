@@ -21,6 +21,8 @@ HEADER = re.compile(r"\s*(def|if|elif|for|while|with|class|else)\b.*:$")
 QUESTION = re.compile(r"(\s*(?:if|elif|while) )(.+):")
 LOOP = re.compile(r"(\s*for )(.+?)( in .*)")
 LEAD = re.compile(r"\s*([\w.]+(\[[^\]]*\])? [-+*/|&]= |return |yield |raise )")
+ALONE, AFTER = re.compile(r"([(\[]|, | = |\w=|^\s*(if|while) )$"), ("", ",", ")", "]", ":")
+"""What stands before and after brackets that nothing but they hold together."""
 SIGNS = (
     (" for ",), (",",), (" if ", " else "), (" or ",), (" and ",),
     (" == ", " != ", " < ", " <= ", " > ", " >= ", " is ", " in "),
@@ -186,6 +188,21 @@ def assigned(line: str) -> tuple[str, str]:
     if not places or line[places[0] : places[0] + 2] != "= ":
         return "", ""
     return line[: places[0] - 1], line[places[0] + 2 :]
+
+
+def unbracketed(line: str) -> str:
+    """A statement without the brackets around all of an argument, of a condition or of what is
+    assigned: `f(x, (a + b))` is `f(x, a + b)`."""
+    if line.lstrip().startswith("#"):
+        return line
+    left = {
+        place for start, stop, _ in brackets(line)
+        if line[start] == "(" and ALONE.search(line[:start]) and line[stop + 1 : stop + 2] in AFTER
+        and not any(char == "," for _, char in top_level(line[start + 1 : stop]))
+        and stop > start + 1
+        for place in (start, stop)
+    }  # fmt: skip
+    return "".join(char for place, char in enumerate(line) if place not in left)
 
 
 def words(lines: Iterable[str]) -> set[str]:

@@ -134,7 +134,7 @@ class Halves:
             (self.k.iota(d.name, d.length) // half).hinted("piece") for d in (self.row, self.col)
         )
         meet = (i // 2).equals(j // 2) & (i % 2 > j % 2)
-        return self.k.where(meet.hinted("meet"), self.A, 0.0).hinted("below")
+        return self.k.where(meet.named("meet"), self.A, 0.0).hinted("below")
 
     def first(self) -> Tile:
         """The inverses of blocks of two rows."""

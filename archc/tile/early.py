@@ -67,12 +67,14 @@ def _is_plain(statement: lang.Statement) -> bool:
 
 
 class _Names:
-    """Makes values of names that a program does not have yet."""
+    """Makes values of names that a program does not have yet, and knows which are 0."""
 
     def __init__(self, program: lang.Program) -> None:
-        made = [program.body.arguments]
+        made, self.zeros = [program.body.arguments], set[lang.Value]()
         for each in lang.statements(program.body):
             made += [each.results, *(block.arguments for block in each.blocks)]
+            if isinstance(each.op, lang.Full) and not (each.op.number or each.op.type.dims):
+                self.zeros |= {*each.results}
         self.taken = {value.name for values in made for value in values}
 
     def like(self, value: lang.Value) -> lang.Value:
@@ -208,19 +210,22 @@ class _Loop(_Turn):
         made = [*lines, lang.Statement(lang.Apply("lt"), (turn, self.stop), (there,))]
         known = {self.body.arguments[0]: turn}
         for each in self.needed(loads) or []:
-            made.append(self._again(each, known))
+            made += self._again(each, known)
         found = []
         for load in loads:
-            again = self._again(load, known)
+            (again,) = self._again(load, known)
             made.append(replace(again, operands=(*again.operands, there)))
             found.append(again.results[0])
         return made, found
 
     def _again(
         self, statement: lang.Statement, known: dict[lang.Value, lang.Value]
-    ) -> lang.Statement:
-        """A statement of other values, with results of its own."""
+    ) -> list[lang.Statement]:
+        """A statement of other values, with results of its own; none of what 0 is added to."""
         operands = tuple(known.get(value, value) for value in statement.operands)
+        if statement.op == lang.Apply("add") and operands[1] in self.names.zeros:
+            known[statement.results[0]] = operands[0]
+            return []
         results = tuple(self.names.like(value) for value in statement.results)
         known |= dict(zip(statement.results, results, strict=True))
-        return replace(statement, operands=operands, results=results)
+        return [replace(statement, operands=operands, results=results)]

@@ -54,6 +54,14 @@ def alike(program: Program) -> Program:
     return replace(program, body=found.block(program.body))
 
 
+def twins(program: Program) -> dict[Value, Value]:
+    """The places and masks of a program that are the same as one before them but for the names of
+    dims, which a text need not say twice."""
+    found = _Alike(set())
+    found.block(program.body)
+    return found.twins
+
+
 class _Alike:
     """The values in sight, by how they are made; of buffers, those that are only `read`."""
 
@@ -61,6 +69,7 @@ class _Alike:
         self.read = read
         self.known: list[dict[tuple, Value]] = []
         self.same: dict[Value, Named] = {}
+        self.twins: dict[Value, Value] = {}
 
     def block(self, block: Block) -> Block:
         """A block, and those within it, in which each value is made once."""
@@ -86,6 +95,7 @@ class _Alike:
             return statement
         self.same[made] = first, made.type.names
         if kind(made.type.dtype) != "real":  # places and masks cost nothing, and tell what is what
+            self.twins[made] = first
             return statement
         return replace(statement, op=Relabel(made.type.names), operands=(first,))
 

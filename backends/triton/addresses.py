@@ -31,6 +31,7 @@ from archc.tile.language import (
     parts,
     statements,
 )
+from archc.tile.sharing import twins
 
 SHORT = 76
 """How long the arguments of a tile may be beside what else a line has."""
@@ -98,6 +99,8 @@ class Names:
         self.leading: Counter[Leading] = Counter()
         self.own: dict[Value, Block] = {}
         self.nested = nested(program)
+        known = twins(program).items()
+        self.twins = {value: first for value, first in known if first not in self.nested}
         self.within: dict[Value, str] = {}
         self.named: list[dict[str, str]] = [{}]
         self.names = arguments(program)
@@ -110,14 +113,15 @@ class Names:
             if statement in rows:  # a call has them all
                 continue
             self.made |= dict.fromkeys(statement.results, statement)
-            self.uses.update(statement.operands)
+            self.uses.update(self.twins.get(value, value) for value in statement.operands)
             for inner in statement.blocks:
-                self.uses.update(inner.yields)
+                self.uses.update(self.twins.get(value, value) for value in inner.yields)
             if isinstance(statement.op, Load | Store | Atomic):
                 buffer, index = statement.op.buffer, statement.operands
                 index = index[: len(buffer.axes)]
                 places = self._places(buffer, index)
-                self.parted.update(each for each in index if None not in self._split(each))
+                parted = (each for each in index if None not in self._split(each))
+                self.parted.update(self.twins.get(each, each) for each in parted)
                 self.wide.update(_widened(buffer, places))
                 self.leading.update(_leading(buffer, places))
 

@@ -50,7 +50,7 @@ from archc.tile.language import (
     statements,
 )
 
-CALL = re.compile(r"(tl\.\w+|\(x\)\.to)\([^()]*\)")
+CALL = re.compile(r"(tl\.\w+|logistic|\(x\)\.to)\([^()]*\)")
 """The text of a function that is one call."""
 
 LEVELS = {"add": 1, "sub": 1, "mul": 2, "div": 2, "neg": 3} | {

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 import sympy
-from archc.backends.lines import broken
+from archc.backends.lines import broken, unbracketed
 from archc.backends.triton.addresses import Names
 from archc.backends.triton.arguments import Arguments, pointer
 from archc.backends.triton.elementwise import TEXT
@@ -104,14 +104,15 @@ class Printer(Names):
     def __init__(self, program: lang.Program):
         super().__init__(program)
         self.joins: list[str] = []
-        self.inside = with_places(program, self.nested)
+        places = with_places(program, self.nested).items()
+        self.inside = {mask: iota for mask, iota in places if mask.results[0] not in self.twins}
         self.beside = {*self.inside.values()}
         self.totals = totals_of_running_sums(program)
 
     def lines(self) -> list[str]:
         """The lines of the whole program."""
         lines = (*self.grid(), *self.descriptors(), *self.block(self.program.body))
-        return [part for line in lines for part in broken(line, WIDTH)]
+        return [part for line in lines for part in broken(unbracketed(line), WIDTH)]
 
     def grid(self) -> Iterator[str]:
         """The place of a program along each axis of the grid."""
@@ -170,7 +171,12 @@ class Printer(Names):
         self.named.pop()
 
     def _statement(self, statement: lang.Statement, indent: str) -> Iterator[str]:
-        """The lines of a statement; before it, of a part of its formula that leaves it no room."""
+        """The lines of a statement; before it, of a part of its formula that leaves it no room.
+        None of a place or a mask that a line made already."""
+        first = next((self.twins[each] for each in statement.results if each in self.twins), None)
+        if first is not None:
+            yield from self.inline(statement, self.name(first))
+            return
         parts = [value for value in statement.operands if value in self.within]
         words, named = ({*self.words}, {**self.named[-1]}) if parts else (set(), {})
         lines = [indent + line for line in LINES[type(statement.op)](self, statement)]
@@ -230,7 +236,8 @@ class Printer(Names):
         ]  # fmt: skip
         if changed:
             left, right = (", ".join(side) for side in zip(*changed, strict=True))
-            lines.append(f"{INDENT * depth}{left} = {right}")
+            whole = [f"{INDENT * depth}{left} = {right}"]
+            lines += (len(whole[0]) > WIDTH and _in_turn(changed, INDENT * depth)) or whole
         yield from lines or [f"{INDENT * depth}pass"]
 
     def carry(
@@ -279,6 +286,14 @@ class Printer(Names):
         """No line: the value is written as this text."""
         self.texts[statement.results[0]] = text
         yield from ()
+
+
+def _in_turn(changed: Sequence[tuple[str, str]], indent: str) -> list[str]:
+    """A line for each of some names that change, if none reads what one before it has changed."""
+    known = [{*re.findall(r"\w+", new)} for _, new in changed]
+    if any(old in words for at, (old, _) in enumerate(changed) for words in known[at + 1 :]):
+        return []
+    return [f"{indent}{old} = {new}" for old, new in changed]
 
 
 def _goes_on(lines: list[str], indent: str, old: str, new: str, yields: Sequence[str]) -> bool:
@@ -369,7 +384,10 @@ def _chosen(p: Printer, s: lang.Statement) -> Iterator[str]:
 
 
 def _at_most(p: Printer, s: lang.Statement) -> Iterator[str]:
-    return p.inline(s, f"({size_text(s.op.size)} <= {size_text(s.op.most)})")
+    least, most = size_text(s.op.size), size_text(s.op.most)
+    if s.op.most == 0:  # sizes are not negative
+        return p.inline(s, f"({least} == 0)")
+    return p.inline(s, f"({most} > 0)" if s.op.size == 1 else f"({least} <= {most})")
 
 
 def _reduce(p: Printer, s: lang.Statement) -> Iterator[str]:
@@ -405,7 +423,7 @@ def _join(p: Printer, block: lang.Block) -> str:
     name = f"{p.program.name}_join{p.joins.count('@kernel') or ''}"
     p.joins += ["@kernel", f"def {name}(", *filled([*map(p.name, block.arguments)]), "):"]
     lines = (*p.block(block), f"{INDENT}return {', '.join(map(p.name, block.yields))}")
-    p.joins += [*(part for line in lines for part in broken(line, WIDTH)), "", ""]
+    p.joins += [*(part for line in lines for part in broken(unbracketed(line), WIDTH)), "", ""]
     return name
 
 

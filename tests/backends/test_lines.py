@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from archc.backends.lines import broken
+from archc.backends.lines import broken, unbracketed
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,22 @@ from archc.backends.lines import broken
 )  # fmt: skip
 def test_broken(line: str, wanted: list[str]) -> None:
     assert broken(line, 28) == wanted
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("f(x, (a + b), step=(a * b))", "f(x, a + b, step=a * b)"),
+        ("    if (x_p is not None):", "    if x_p is not None:"),
+        ("x = tl.cdiv(n, (a * b)) + (c - d)", "x = tl.cdiv(n, a * b) + (c - d)"),
+        ("x = (a + b) * (c)", "x = (a + b) * (c)"),
+        ("x = f((a, b), (c,), ())", "x = f((a, b), (c,), ())"),
+        ("x = f((a ** 2,)[(a + b)], '(a)')", "x = f((a ** 2,)[a + b], '(a)')"),
+        ("# a comment (as it is)", "# a comment (as it is)"),
+    ],
+)
+def test_brackets_that_hold_nothing_together_are_left_out(line: str, wanted: str) -> None:
+    assert unbracketed(line) == wanted
 
 
 def test_a_comprehension_stays_one_item() -> None:

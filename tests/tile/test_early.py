@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
+from archc.backends.triton.printer import to_triton
 
 from archc.tile.compose import Composer
 from archc.tile.early import early
@@ -26,7 +29,7 @@ def program(written: bool = False, backward: bool = False) -> Program:
     c, r = k.iota("c", N), k.iota("r", ROWS)
     count = k.lift((T + ROWS - 1) // ROWS)
     with k.loop(0, count, k.full(0.0, *c.dims), index="n", ahead=str(STAGES)) as turn:
-        n = count - 1 - turn.index if backward else turn.index
+        n = count - 1 - turn.index if backward else k.lift(T // 1000) + turn.index
         t = n * ROWS + r
         weight = k.load(w, t, 1, where=(t < T,))
         if written:
@@ -64,6 +67,7 @@ def test_what_lies_apart_is_loaded_first_and_a_turn_early() -> None:
     assert loads_in_loops(program()) == [1, 2] == loads_in_loops(made)
     outside = [s for s in made.body.statements if isinstance(s.op, Load)]
     assert [s.op.buffer.name for s in outside] == ["w"]
+    assert not re.search(r"\+ 0\b(?!\.)", to_triton(made))  # which number 0 is the first of
 
 
 def test_what_a_turn_writes_is_read_in_its_turn() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from archc.backends.triton.printer import to_triton
 
 from archc.tile.compose import Composer
 from archc.tile.interpreter import run
@@ -49,6 +50,19 @@ def test_rows_and_scores_are_made_once() -> None:
     assert (counts(before), counts(made)) == ((5, 3), (1, 2))
     x = torch.randn(ROWS, DIM, dtype=torch.float64)
     torch.testing.assert_close(result(made, x), 2 * (x @ x.T).exp() @ x)
+
+
+def test_a_place_by_another_name_needs_no_line_of_its_own() -> None:
+    """Nor does a mask; its rows are still told from its columns."""
+    k = Composer("below", "y = 1 below the diagonal.")
+    (R,) = k.lengths("R")
+    y = k.buffer("y", r=R, c=R)
+    i, j = k.iota("i", R), k.iota("j", R)
+    rows, columns = (i // 2).named("piece"), (j // 2).named("piece")
+    k.store(y, i, j, value=k.where(rows.equals(columns) & (i > j), 1.0, 0.0))
+    text = to_triton(k.done())
+    assert "(piece[:, None] == piece[None, :]) & (i_i[:, None] > i_i[None, :])" in text, text
+    assert text.count("tl.arange(") == text.count("// 2") == 1
 
 
 def test_the_transpose_of_a_product_is_another_value() -> None:
