@@ -18,7 +18,9 @@ from archc.backends.lines import broken, unbracketed
 from archc.backends.triton.addresses import Names
 from archc.backends.triton.arguments import Arguments, pointer
 from archc.backends.triton.elementwise import TEXT
+from archc.backends.triton.handed_on import goes_on, in_turn
 from archc.backends.triton.nesting import with_places
+from archc.backends.triton.numbering import numbered
 from archc.backends.triton.row_totals import totals_of_running_sums
 from archc.backends.triton.spelling import (
     INDENT,
@@ -111,7 +113,10 @@ class Printer(Names):
 
     def lines(self) -> list[str]:
         """The lines of the whole program."""
-        lines = (*self.grid(), *self.descriptors(), *self.block(self.program.body))
+        doc = re.findall(r"\w+", self.program.doc.replace(".", "_"))
+        known = {*doc, *(buffer.name for buffer in self.program.buffers), *self.names.taken}
+        every = (*self.grid(), *self.descriptors(), *self.block(self.program.body))
+        lines = numbered(every, self.values, known)
         return [part for line in lines for part in broken(unbracketed(line), WIDTH)]
 
     def grid(self) -> Iterator[str]:
@@ -232,12 +237,12 @@ class Printer(Names):
         changed = [(self.name(a), self.name(b)) for a, b in pairs if self.name(a) != self.name(b)]
         changed = [
             (old, new) for old, new in changed
-            if not _goes_on(lines, INDENT * depth, old, new, [each for _, each in changed])
+            if not goes_on(lines, INDENT * depth, old, new, [each for _, each in changed])
         ]  # fmt: skip
         if changed:
             left, right = (", ".join(side) for side in zip(*changed, strict=True))
             whole = [f"{INDENT * depth}{left} = {right}"]
-            lines += (len(whole[0]) > WIDTH and _in_turn(changed, INDENT * depth)) or whole
+            lines += (len(whole[0]) > WIDTH and in_turn(changed, INDENT * depth)) or whole
         yield from lines or [f"{INDENT * depth}pass"]
 
     def carry(
@@ -286,29 +291,6 @@ class Printer(Names):
         """No line: the value is written as this text."""
         self.texts[statement.results[0]] = text
         yield from ()
-
-
-def _in_turn(changed: Sequence[tuple[str, str]], indent: str) -> list[str]:
-    """A line for each of some names that change, if none reads what one before it has changed."""
-    known = [{*re.findall(r"\w+", new)} for _, new in changed]
-    if any(old in words for at, (old, _) in enumerate(changed) for words in known[at + 1 :]):
-        return []
-    return [f"{indent}{old} = {new}" for old, new in changed]
-
-
-def _goes_on(lines: list[str], indent: str, old: str, new: str, yields: Sequence[str]) -> bool:
-    """Whether the line of a block that makes what a turn ends with can give it the name that the
-    next turn has for it, which it then does: no line after it reads what the name stood for."""
-    begin, known = f"{indent}{new} = ", [{*re.findall(r"\w+", line)} for line in lines]
-    places = [at for at, words in enumerate(known) if new in words]
-    ends = [{*re.findall(r"\w+", each)} for each in yields]
-    if len(places) != 1 or sum(new in each for each in ends) > 1 or any(old in e for e in ends):
-        return False
-    (at,) = places
-    if not lines[at].startswith(begin) or any(old in words for words in known[at + 1 :]):
-        return False
-    lines[at] = f"{indent}{old} = {lines[at].removeprefix(begin)}"
-    return True
 
 
 Line = Callable[[Printer, lang.Statement], Iterator[str]]

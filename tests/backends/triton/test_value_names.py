@@ -4,6 +4,7 @@ import re
 
 import pytest
 from archc.backends.embedding import names_read
+from archc.backends.triton.numbering import numbered
 from archc.backends.triton.printer import to_triton
 
 import archc
@@ -84,3 +85,13 @@ def test_a_sum_has_one_name_in_both_ways_of_a_branch() -> None:
     k.store(y, c, value=k.apply("exp", one.results[0]))
     text = to_triton(k.done())
     assert "zeros" not in text and text.count(" y = ") == 3, text
+
+
+def test_names_that_values_share_are_numbered_as_they_stand() -> None:
+    """Not what a buffer or the docstring is called, nor what ends with a number of its own."""
+    lines = ["    run_8, i_by_16 = f(run, x_2)", "    # run_8", "    for run_6 in g(run_8, h.run_8):",
+             "        y_4 = run_6 + run_3 + y"]  # fmt: skip
+    made = numbered(lines, {"run", "x", "y"}, {"x_2", "y_4", "run_3"})
+    assert made == ["    run_2, i_by_16 = f(run, x_2)", "    # run_8",
+                    "    for run_4 in g(run_2, h.run_8):",
+                    "        y_4 = run_4 + run_3 + y"]  # fmt: skip
