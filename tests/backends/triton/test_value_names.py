@@ -89,7 +89,8 @@ def test_a_sum_has_one_name_in_both_ways_of_a_branch() -> None:
 
 def test_names_that_values_share_are_numbered_as_they_stand() -> None:
     """Not what a buffer or the docstring is called, nor what ends with a number of its own."""
-    lines = ["    run_8, i_by_16 = f(run, x_2)", "    # run_8", "    for run_6 in g(run_8, h.run_8):",
+    lines = ["    run_8, i_by_16 = f(run, x_2)", "    # run_8",
+             "    for run_6 in g(run_8, h.run_8):",
              "        y_4 = run_6 + run_3 + y"]  # fmt: skip
     made = numbered(lines, {"run", "x", "y"}, {"x_2", "y_4", "run_3"})
     assert made == ["    run_2, i_by_16 = f(run, x_2)", "    # run_8",
