@@ -26,6 +26,7 @@ def assembled(file: File, embedded: bool = True, check: str = "") -> str:
         sections += [CHECK, *later, check]
     body = "\n\n\n".join(text.strip("\n") for text in sections)
     body = re.sub(r"(?m)^([A-Z_]+ = .*)\n\n\n(?=[A-Z_]+ = )", r"\1\n", body)
+    body = re.sub(r"(?m)^\)\n\n\n(?=\w+ = )", ")\n", body)
     blank = [""] if re.match(r"[A-Z_]+ = ", body) else ["", ""]
     return "\n".join([*imports_of(needs, embedded), *blank, body, ""])
 

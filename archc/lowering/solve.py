@@ -128,18 +128,19 @@ class Halves:
     operand: str
     precision: str
 
-    def below(self, half: Tile) -> Tile:
-        """The off-diagonal block below the first half of each block, and 0 elsewhere."""
-        i, j = (
-            (self.k.iota(d.name, d.length) // half).hinted("piece") for d in (self.row, self.col)
-        )
+    def below(self, half: Tile | None = None) -> Tile:
+        """The off-diagonal block below the first half of each block, of one row each if no `half`
+        is given, and 0 elsewhere."""
+        i, j = (self.k.iota(d.name, d.length) for d in (self.row, self.col))
+        if half is not None:
+            i, j = ((each // half).hinted("piece") for each in (i, j))
         meet = (i // 2).equals(j // 2) & (i % 2 > j % 2)
         return self.k.where(meet.named("meet"), self.A, 0.0).hinted("below")
 
     def first(self) -> Tile:
         """The inverses of blocks of two rows."""
         i, j = (self.k.iota(d.name, d.length) for d in (self.row, self.col))
-        return self.k.where(i.equals(j), 1.0, self.below(self.k.lift(1, "i32")))
+        return self.k.where(i.equals(j), 1.0, self.below())
 
     def doubled(self, made: Tile, half: Tile) -> Tile:
         """Those of blocks of twice the rows."""

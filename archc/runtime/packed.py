@@ -390,6 +390,17 @@ def packed_tables(cu_seqlens: Tensor, tokens: int, chunk: int) -> tuple[Tensor, 
     return once_for(cu_seqlens, ("chunks", tokens, chunk), make)
 
 
+def tables_of_chunks(
+    cu_seqlens: Tensor | None, batch: int, tokens: int, chunk: int
+) -> tuple[int, int, Tensor | None, Tensor | None]:
+    """How many sequences and chunks there are, and of packed sequences the tables of chunks and of
+    sequences."""
+    if cu_seqlens is None:
+        return batch, -(-tokens // chunk), None, None
+    chunks, rows = packed_tables(cu_seqlens, tokens, chunk)
+    return len(rows), len(chunks), chunks, rows
+
+
 def segment_tables(
     rows: Tensor | None, sequences: int, tokens: int, chunks: int, length: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:  # fmt: skip

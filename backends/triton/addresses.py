@@ -99,8 +99,7 @@ class Names:
         self.leading: Counter[Leading] = Counter()
         self.own: dict[Value, Block] = {}
         self.nested = nested(program)
-        known = twins(program).items()
-        self.twins = {value: first for value, first in known if first not in self.nested}
+        self.twins = self._twins(program)
         self.within: dict[Value, str] = {}
         self.named: list[dict[str, str]] = [{}]
         self.names = arguments(program)
@@ -124,6 +123,18 @@ class Names:
                 self.parted.update(self.twins.get(each, each) for each in parted)
                 self.wide.update(_widened(buffer, places))
                 self.leading.update(_leading(buffer, places))
+
+    def _twins(self, program: Program) -> dict[Value, Value]:
+        """The places and masks that need no line: another one made them, all of whose parts have a
+        line as well."""
+        known, found = twins(program), dict[Value, Value]()
+        for statement in statements(program.body):
+            for value in statement.results:
+                first = known.get(value)
+                parts = {each for each in statement.operands if each in known}
+                if first is not None and first not in self.nested and parts <= {*found}:
+                    found[value] = first
+        return found
 
     def _mark(self, block: Block, taken: frozenset[str]) -> None:
         """In which block each value is made, and another name where its own is taken."""

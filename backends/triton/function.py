@@ -210,9 +210,9 @@ class KernelFunction(GraphFunction):
         lines = Writer()
         dense(lines, self.entering)
         head += lines.lines
-        head += super()._head(used)
+        counts = super()._head(used)
         head += self._even_head() if self.even in used else []
-        return [*head, *self._packed_head(used)] if self.packed else head
+        return [*head, *(self._packed_head(used) if self.packed else counts)]
 
     def _even_head(self) -> list[str]:
         """The line that says whether tokens fill every chunk: of packed sequences that is not
@@ -232,14 +232,11 @@ class KernelFunction(GraphFunction):
 
     def _packed_head(self, used: Collection[str]) -> list[str]:
         """The lines that lay chunks out for packed sequences, so that none has tokens of two."""
-        tokens, batch = self.stream_length(), self.body.lengths["batch"]
-        counted = [f"{name} = len(chunk_rows)" for name in self.counts if name in used]
-        return [
-            f"{self.sequences}, chunk_rows, sequence_rows = {self.body.ask(batch)}, None, None",
-            "if cu_seqlens is not None:",
-            f"    chunk_rows, sequence_rows = packed_tables(cu_seqlens, {tokens}, chunk)",
-            *(f"    {line}" for line in [*counted, f"{self.sequences} = len(sequence_rows)"]),
-        ]
+        tokens, batch = self.stream_length(), self.body.ask(self.body.lengths["batch"])
+        count, *others = [name for name in self.counts if name in used] or ["_"]
+        names = f"{self.sequences}, {count}, chunk_rows, sequence_rows"
+        made = f"tables_of_chunks(cu_seqlens, {batch}, {tokens}, chunk)"
+        return [f"{names} = {made}", *(f"{name} = {count}" for name in others)]
 
     def arguments_of(self, made: KernelProgram, later: Collection[str] = ()) -> dict[str, str]:
         """Tensors by name, after the lines that make room for results, but for those of `later`."""

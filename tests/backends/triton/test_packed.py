@@ -60,7 +60,8 @@ def test_memories_of_the_tokens_that_chose_them() -> None:
 def test_packed_sequences_need_one_run(spec: str) -> None:
     """Kernels know all borders, and so do the lines of PyTorch between them."""
     text = layer_text(lowered(archc.load(spec).layer), in_kernels)
-    assert "packed sequences: each alone" not in text and "packed_tables(cu_seqlens, T" in text
+    assert "packed sequences: each alone" not in text
+    assert "tables_of_chunks(cu_seqlens, B, T" in text
 
 
 def test_tables_of_chunks() -> None:
