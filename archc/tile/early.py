@@ -77,9 +77,10 @@ class _Names:
                 self.zeros |= {*each.results}
         self.taken = {value.name for values in made for value in values}
 
-    def like(self, value: lang.Value) -> lang.Value:
-        """A value of a type that is there."""
-        return self.new(value.name, value.type, value.title, value.hint)
+    def like(self, value: lang.Value, ending: str = "") -> lang.Value:
+        """A value of a type that is there, called so with an `ending`."""
+        name, title, hint = (x and x + ending for x in (value.name, value.title, value.hint))
+        return self.new(name, value.type, title, hint)
 
     def new(self, name: str, type: lang.Type, title: str = "", hint: str = "") -> lang.Value:
         """A value of that name, or nearly."""
@@ -160,7 +161,7 @@ class _Loop(_Turn):
         if not loads and not begun:
             return [self.loop]
         before, first = self._copied(loads, self.start, [])
-        ahead, following = self._copied(loads, *self._next())
+        ahead, following = self._copied(loads, *self._next(), "_next")
         rest = [each for each in self.body.statements if each not in (*loads, *begun)]
         arrived = tuple(load.results[0] for load in loads)
         body = lang.Block(
@@ -203,29 +204,31 @@ class _Loop(_Turn):
         return following, lines
 
     def _copied(
-        self, loads: Sequence[lang.Statement], turn: lang.Value, lines: list[lang.Statement]
-    ) -> tuple[list[lang.Statement], list[lang.Value]]:
-        """Lines that load the same at another turn, if there is one, and what they load."""
+        self, loads: Sequence[lang.Statement], turn: lang.Value, lines: list[lang.Statement],
+        ending: str = "",
+    ) -> tuple[list[lang.Statement], list[lang.Value]]:  # fmt: skip
+        """Lines that load the same at another turn, if there is one, and what they load: names with
+        an `ending`."""
         there = self.names.new("there_is", lang.Type("bool"), hint="there_is")
         made = [*lines, lang.Statement(lang.Apply("lt"), (turn, self.stop), (there,))]
         known = {self.body.arguments[0]: turn}
         for each in self.needed(loads) or []:
-            made += self._again(each, known)
+            made += self._again(each, known, ending)
         found = []
         for load in loads:
-            (again,) = self._again(load, known)
+            (again,) = self._again(load, known, ending)
             made.append(replace(again, operands=(*again.operands, there)))
             found.append(again.results[0])
         return made, found
 
     def _again(
-        self, statement: lang.Statement, known: dict[lang.Value, lang.Value]
+        self, statement: lang.Statement, known: dict[lang.Value, lang.Value], ending: str
     ) -> list[lang.Statement]:
         """A statement of other values, with results of its own; none of what 0 is added to."""
         operands = tuple(known.get(value, value) for value in statement.operands)
         if statement.op == lang.Apply("add") and operands[1] in self.names.zeros:
             known[statement.results[0]] = operands[0]
             return []
-        results = tuple(self.names.like(value) for value in statement.results)
+        results = tuple(self.names.like(value, ending) for value in statement.results)
         known |= dict(zip(statement.results, results, strict=True))
         return [replace(statement, operands=operands, results=results)]
