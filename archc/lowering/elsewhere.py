@@ -161,7 +161,8 @@ def _taken(v: Values, node: Node, id: int, place: Place, at: Tile, axis: str = "
     new = [dim for dim in at.dims if dim.name not in x.labels or dim.name == axis]
     zero, finite = x.zero - {axis}, x.finite - {axis}
     if not new:
-        here = v.k.apply("eq", v.k.iota(axis, x.tile.dim(axis).length), at, dims_in=x.labels)
+        dims = [dim for dim in x.labels if dim == axis or dim in at.value.type.names]
+        here = v.k.apply("eq", v.k.iota(axis, x.tile.dim(axis).length), at, dims_in=dims)
         return Padded(v.k.where(here, x.tile, 0.0).sum(axis), zero, finite)
     if len(new) > 1:
         return v.refused(node, "places that depend on several dims")
