@@ -3,7 +3,8 @@
 Some chunked forms have whole states at every row, or a small matrix for each element of them, as
 where states feed one another element by element. A program cannot hold them, and memory would move
 them several times; a walk of the tokens has one state, in registers. So it has where a state that
-is a matrix has no chunks, and another one, which has, takes all of it at every token.
+is a matrix has no chunks, and another one, which has, takes all of it at every token, and where
+each token has a matrix of its own, whose products for every head would be made in memory.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ TOO_LARGE = (
 LOOP_INSIDE = (
     "token by token: in chunks, a matrix that stays a loop would be in memory at every token"
 )
+MATRICES = (
+    "token by token: in chunks, matrices of every token and head, or states of every token, would "
+    "be in memory"
+)
 
 
 def within_budget(layer: ir.Layer) -> ir.Layer:
@@ -53,6 +58,8 @@ def beyond(recurrence: ir.Recurrence) -> str | None:
         return None
     if any(_is_kept_whole(form.forward, node, recurrence) for node in form.forward):
         return LOOP_INSIDE
+    if any(_scans_matrices(form.forward, node, recurrence) for node in form.forward):
+        return MATRICES
     return TOO_LARGE if max(_tiles(form.forward, recurrence), default=0) >= MOST else None
 
 
@@ -63,6 +70,23 @@ def _is_kept_whole(graph: Graph, node: Node, recurrence: ir.Recurrence) -> bool:
         return False
     names = {axis.name for axis in node.type.axes if axis.kind == "dim"} - {*recurrence.heads}
     return inside.stream in node.type.axes and len(names) > 1
+
+
+def _scans_matrices(graph: Graph, node: Node, recurrence: ir.Recurrence) -> bool:
+    """Whether a value is a scan of matrices that rows have each for itself, as large as a dim of
+    the layer, and heads too, or else heads have states that are larger than what is given for each
+    token. Without heads there is too little that a walk does at once."""
+    if not isinstance(node.op, ck.Scan) or node.op.matrix is None:
+        return False
+    matrix, heads = graph[node.operands[0]].type, {*recurrence.heads}
+    of_a_dim = not matrix.axis(node.op.matrix[0]).size.is_Integer
+    if node.op.axis not in matrix.names or not heads or not of_a_dim:
+        return False
+    given = [{*each.type.names} for each in graph if isinstance(each.op, ir.Input)]
+    tokens = [names for names in given if recurrence.stream.name in names]
+    states = [{axis.name for axis in state.axes} for state in recurrence.states]
+    larger = not all(any(state <= names for names in tokens) for state in states)
+    return larger or bool(heads & {*matrix.names})
 
 
 def _tiles(graph: Graph, recurrence: ir.Recurrence) -> Iterator[int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import archc
 from archc.compile import for_kernels, lowered
 from archc.ir import layer as ir
@@ -36,6 +38,37 @@ def test_what_a_program_can_hold_stays_in_chunks() -> None:
     assert is_chunked("recurrences/dense_mix") == [True, True]
     assert is_chunked("cells/trend") == [True, True]
     assert is_chunked("recurrences/turning") == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("given", "state", "write", "walks"),
+    [
+        ("A[H, K, K'], v[H, K]", "S[K] over H", "v", True),
+        ("A[K, K'], v[H, K]", "S[K] over H", "v", False),
+        ("A[K, K'], k[H, K], v[H, V]", "S[K, V] over H", "k @ v.T", True),
+        ("A[K, K'], k[K], v[V]", "S[K, V]", "k @ v.T", False),
+    ],
+)
+def test_matrices_or_states_of_every_token_and_head_are_not_in_memory(
+    given: str, state: str, write: str, walks: bool
+) -> None:
+    """A matrix that all heads share, of states that are given as such, is; and a layer without
+    heads has no other programs."""
+    layer = archc.parse(
+        f"layer Moved(H, K, V):\n    input {given}\n    recurrence {state}:\n"
+        f"        S[t] = A @ S[t-1] + {write}\n    output S\n"
+    ).layer
+    before = lowered(layer)
+    found = [
+        node.op.chunked is None
+        for each in (before, for_kernels(before))
+        for node in each.graph
+        if isinstance(node.op, ir.Recurrence)
+    ]
+    assert found == [False, walks]
+    (plan,) = plans_of(layer, conditions({}))
+    text = " ".join(as_text([plan]).split())
+    assert ("in chunks, matrices of every token and head" in text) is walks
 
 
 def test_the_plan_says_why() -> None:
