@@ -87,12 +87,14 @@ class TokenRegion:
 class Gradient:
     """The gradient of a region: a graph from its inputs and the cotangents of its outputs
     (`d.<output>`) to the cotangents of `wanted` inputs (`d.<input>`). `alike` are further inputs
-    whose cotangents are that of another one, or of an output, as those of a sum are."""
+    whose cotangents are that of another one, or of an output, as those of a sum are. `in_place`:
+    the value that it makes as well may be written where its cotangent stands."""
 
     graph: Graph
     wanted: tuple[str, ...]
     given: tuple[str, ...]
     alike: Mapping[str, str] = field(default_factory=dict)
+    in_place: bool = False
 
 
 @dataclass(frozen=True)

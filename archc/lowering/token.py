@@ -33,7 +33,7 @@ from archc.lowering.about import about_tokens
 from archc.lowering.algebra import reduced
 from archc.lowering.names import size_name
 from archc.lowering.token_borders import TABLE, Borders, Look
-from archc.lowering.token_nexts import if_wanted, is_again, nexts_of, store_nexts
+from archc.lowering.token_nexts import if_wanted, is_again, let_in_place, nexts_of, store_nexts
 from archc.lowering.token_rules import TOKEN_RULES
 from archc.lowering.token_space import Space, space_of
 from archc.lowering.token_walk import Looks, Walk, furthest
@@ -340,6 +340,7 @@ class TokenProgram(Values):
                 masks.append(place[axis].mask)
             at.append(index)
         tile = self.k.load(self.memory[node.op.name], *at, where=tuple(masks), wide=False)
+        let_in_place(self, node.op.name)
         own = [i for axis, i in place.items() if self.is_own(axis, i) and i.mask is not None]
         zero = frozenset(
             i.label for i in own if i.label and (past is None or i.label != self.stream)
@@ -397,24 +398,24 @@ class TokenProgram(Values):
         if in_turn:
             (self.turn_count,) = self.k.sizes(EACH)
         block = self._enter(ceil_div(self.rows_in_all, self.block * self.turn_count))
-        made = {name: self._made_buffer(name, node) for name, node in tokens.items()}
-        made |= {name: self._share_buffer(name, node) for name, node in rest.items()}
+        self.made = {name: self._made_buffer(name, node) for name, node in tokens.items()}
+        self.made |= {name: self._share_buffer(name, node) for name, node in rest.items()}
         self.nexts = nexts_of(self)
         if in_turn:
-            problem = self._in_turn(block, tokens, rest, made)
+            problem = self._in_turn(block, tokens, rest)
         else:
             self.tokens(self._first(block))
-            problem = self._store_all(tokens, made)
+            problem = self._store_all(tokens)
         if problem is not None:
             return problem
         lengths = {name: self._axis_of(name) for name in self.blocks}
         program = swept(self.k.done())
         own = {} if self.packed is None else {BORDERS: self.packed.table}
-        buffers = self._of_program(program, {**self.memory, **made, **self.nexts, **own})
+        buffers = self._of_program(program, {**self.memory, **self.made, **self.nexts, **own})
         sizes = {str(own): symbol for symbol, own in self.symbols.items()}
         return Lowered(
             program, self.space, buffers, self.options, lengths, sizes, self.shares,
-            frozenset(made), *self.in_front, (*self.few,),
+            frozenset(self.made), *self.in_front, (*self.few,),
         )  # fmt: skip
 
     def _of_program(self, program: Program, given: Mapping[str, Buffer]) -> dict[str, str]:
@@ -434,13 +435,13 @@ class TokenProgram(Values):
         size = self.blocks[block]
         return next(axis for axis in self.axes.values() if axis.size == size)
 
-    def _store_all(self, tokens: Mapping[str, Node], made: Mapping[str, Buffer]) -> Refusal | None:
+    def _store_all(self, tokens: Mapping[str, Node]) -> Refusal | None:
         """Write what runs along the tokens."""
         for name, node in tokens.items():
-            with if_wanted(self, name, made[name]):
+            with if_wanted(self, name):
                 if isinstance(x := self._at_its_tokens(node), Refusal):
                     return x
-                self._store(name, node, x, made[name])
+                self._store(name, node, x, self.made[name])
         return None
 
     def _store(self, name: str, node: Node, x: Padded, buffer: Buffer) -> None:
@@ -492,11 +493,10 @@ class TokenProgram(Values):
         return self.k.memory(plain(name), {**front, **axes})
 
     def _in_turn(
-        self, block: Tile, tokens: Mapping[str, Node], rest: Mapping[str, Node],
-        made: Mapping[str, Buffer],
-    ) -> Refusal | None:  # fmt: skip
+        self, block: Tile, tokens: Mapping[str, Node], rest: Mapping[str, Node]
+    ) -> Refusal | None:
         """Tokens one after the other, or blocks of them, and in the end the sums of all."""
-        k, walk = self.k, self.walk
+        k, walk, made = self.k, self.walk, self.made
         for node in self.graph:
             if self._is_everywhere(node):
                 self.stored(node.id)  # the same in every turn
@@ -514,7 +514,7 @@ class TokenProgram(Values):
                 walk.begin(walk.looks.carried, turn.carried[len(rest) :])
             problem = self._made_at_once([o for n, o in tokens.items() if not is_again(self, n)])
             sums = self._shares([*rest.values()], turn.carried[: len(rest)], dims)
-            problem = self._store_all(tokens, made) or store_nexts(self, self.nexts) or problem
+            problem = self._store_all(tokens) or store_nexts(self, self.nexts) or problem
             if problem is None and not isinstance(sums, Refusal):
                 turn.next(*sums, *(walk.end() if walk else ()))
         if problem is not None:

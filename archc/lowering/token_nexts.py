@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from archc.ir import layer as ir
+from archc.ir.value_names import primal
 from archc.lowering.token_walk import Carried
 from archc.lowering.values import Refusal
 from archc.tile.handle import Tile
@@ -28,13 +29,21 @@ def is_again(v: TokenProgram, name: str) -> bool:
 
 
 @contextmanager
-def if_wanted(v: TokenProgram, name: str, buffer: Buffer) -> Iterator[None]:
+def if_wanted(v: TokenProgram, name: str) -> Iterator[None]:
     """The statements that write an output: of a value made again, where it has memory."""
     if not is_again(v, name):
         yield
         return
-    with v.k.branch(v.k.given(buffer)), v.inner():
+    with v.k.branch(v.k.given(v.made[name])), v.inner():
         yield
+
+
+def let_in_place(v: TokenProgram, read: str) -> None:
+    """All threads wait until each has read an input, if a value made again may be written there."""
+    value = primal(read)
+    if value is not None and is_again(v, value):
+        with v.k.branch(v.k.given(v.made[value])):
+            v.k.sync()
 
 
 def nexts_of(v: TokenProgram) -> dict[str, Buffer]:

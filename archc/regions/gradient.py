@@ -7,7 +7,7 @@ any case.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from archc.ir import layer as ir
@@ -44,7 +44,9 @@ def gradient_of(region: TokenRegion, differentiate: Differentiate) -> Gradient:
     backward.outputs = {cotangent(name): backward.outputs[cotangent(name)] for name in made}
     if region.again:
         _add_values(region.graph, backward)
-    return Gradient(with_gathers(backward), made, given, alike)
+    backward = with_gathers(backward)
+    in_place = region.again and _in_place(region, backward, alike)
+    return Gradient(backward, made, given, alike, in_place)
 
 
 def _add_values(graph: Graph, backward: Graph) -> None:
@@ -57,6 +59,24 @@ def _add_values(graph: Graph, backward: Graph) -> None:
         operands = (made[each] for each in node.operands)
         made[node.id] = builder.add(node.op, *operands) if known is None else known
     backward.outputs |= {name: made[id] for name, id in graph.outputs.items()}
+
+
+def _in_place(region: TokenRegion, backward: Graph, alike: Mapping[str, str]) -> bool:
+    """Whether no program but that which writes a number of the value reads its cotangent there, and
+    none of an input is the same."""
+    (value,) = region.makes
+    axes = {*region.graph[region.graph.outputs[value]].type.names}
+    if cotangent(value) in alike.values():
+        return False
+    read = set[int]()
+    for node in backward:
+        arrives = isinstance(node.op, ir.Input) and node.op.name == cotangent(value)
+        if arrives or not read.isdisjoint(node.operands):
+            read.add(node.id)
+        fits = isinstance(node.op, ir.Input | ir.Elementwise | ir.Reduce)
+        if not axes.issuperset(node.type.names) or (node.id in read and not fits):
+            return False
+    return True
 
 
 def _alike(region: TokenRegion, backward: Graph, names: tuple[str, ...]) -> dict[str, str]:

@@ -246,16 +246,17 @@ def by_passes(
 
 
 def made_again(
-    gradient: Callable, room: Callable, passes: Callable, names: list, learns: dict, given: tuple,
-    slope: Tensor,
+    gradient: Callable, room: Callable, passes: Callable, names: list, learns: dict,
+    in_place: bool, given: tuple, slope: Tensor,
 ) -> tuple:  # fmt: skip
     """The result of an op, from what it was given, and the gradients of that, from the one that
-    arrives: the kernel of the gradient writes both."""
+    arrives, which nobody else has: the kernel of the gradient writes both, the result where that
+    one stands if it may be `in_place`."""
     saved, rest = given[: len(names)], given[len(names) : -1]
     if torch.is_grad_enabled():
         (y,), ds = by_passes(passes, (0,), names, learns, saved, [slope], rest)
         return y.to(slope.dtype), ds
-    y = room(*given)
+    y = slope if in_place else room(*given)
     made = gradient(*saved, slope, *rest, y)
     return y, shared_out(names, learns, saved, [slope], made)
 
@@ -327,12 +328,13 @@ def schemas_of(
 def new_token_op(
     space: torch.library.Library, title: str, tensors: str, numbers: str, results: tuple,
     learning: str, values: Callable, room: Callable | str, gradient: Callable, passes: Callable,
+    in_place: bool = False,
 ) -> Callable:  # fmt: skip
     """The op of a token region: of `tensors`, by name (`x?` may be None), and of `numbers`, as a
     schema has them, the last of which are the dtypes of its results; those of `learning` have
     gradients, `x=z` that of z, `x=0` that of the first result. `values` and `gradient` launch
     kernels, `room` is for results, or whose shapes these have; `passes` have a second gradient.
-    `op.again` is `made_again` of an op with one result."""
+    `op.again` is `made_again` of an op with one result, `in_place` or not."""
     names, count, rest = tensors.split(), len(results), numbers.split("; ")
     room = rooms_like([*map(names.index, room.split())]) if isinstance(room, str) else room
     learns = {name: same for name, _, same in (each.partition("=") for each in learning.split())}
@@ -340,8 +342,7 @@ def new_token_op(
 
     def keep(ctx: Any, inputs: tuple, output: tuple) -> None:
         ctx.save_for_backward(*inputs[: len(names)])
-        ctx.rest = inputs[len(names) :]
-        ctx.like = tuple(map(result_kind, output))
+        ctx.rest, ctx.like = inputs[len(names) :], tuple(map(result_kind, output))
         ctx.set_materialize_grads(False)
 
     def derive(ctx: Any, *arriving: Tensor | None) -> tuple:
@@ -361,6 +362,6 @@ def new_token_op(
     known, like = Known(shared), partial(like_those_of, names, learns)
     gradient_op = new_op(space, learned, as_op(gradient), like, no_second_gradient)
     op = new_op(space, schema, as_op(filled_by(values, room, count)), room, derive, keep)
-    again = partial(made_again, as_op(gradient), room, passes, names, learns)
+    again = partial(made_again, as_op(gradient), room, passes, names, learns, in_place)
     vars(op).update(again=again, keep=keep, gradient=derive, tensors=len(names))
     return op

@@ -499,7 +499,7 @@ class RegionFunction:
             f"({', '.join(map(str, places))}{',' * (len(places) == 1)})",
             literal(" ".join(names)), f"{title}_values",
             quoted(" ".join(self.alike)) if self.alike else f"{title}_room", f"{title}_gradient",
-            f"{title}_{'again' if self.seeds else 'passes'}",
+            f"{title}_{'again' if self.seeds else 'passes'}", *["True"] * self.backward.in_place,
         ]  # fmt: skip
         writer.call(f"{title}_op = new_token_op(", given, ")")
         self.file.sections.append(writer.text())

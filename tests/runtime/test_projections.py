@@ -238,31 +238,36 @@ def test_thin_weights_may_be_frozen_or_unread(monkeypatch: pytest.MonkeyPatch) -
 
 
 @cache
-def gated_op() -> Any:
-    """The op of a region x tanh(g), whose kernels are torch's."""
+def gated_op(in_place: bool) -> Any:
+    """The op of a region x tanh(g), whose kernels are torch's; its value may stand where its
+    gradient stood."""
 
     def values(x: Tensor, g: Tensor, y: Tensor) -> None:
         y.copy_(x * g.tanh())
 
     def gradient(x: Tensor, g: Tensor, d: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        assert y is None or (y.data_ptr() == d.data_ptr()) == in_place
+        made = d * g.tanh(), d * x * (1 - g.tanh() ** 2)
         if y is not None:
             values(x, g, y)
-        return d * g.tanh(), d * x * (1 - g.tanh() ** 2)
+        return made
 
     return new_token_op(
-        SPACE, "y", "x g", "ScalarType kind", (0,), "x g", values, "x", gradient,
-        lambda x, g: x * g.tanh(),
+        SPACE, f"y{in_place}", "x g", "ScalarType kind", (0,), "x g", values, "x", gradient,
+        lambda x, g: x * g.tanh(), in_place,
     )  # fmt: skip
 
 
 SPACE = torch.library.Library("gated_in_tests", "FRAGMENT")
 
 
-@pytest.mark.parametrize("shape", [(4, 3), (4,), (2, 2, 3)])
-def test_what_is_multiplied_is_made_again_and_not_kept(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("shape", "in_place"), [((4, 3), True), ((4,), False), ((2, 2, 3), True)])
+def test_what_is_multiplied_is_made_again_and_not_kept(
+    shape: tuple[int, ...], in_place: bool
+) -> None:
     """Gradients, and those of gradients, are torch's own; with a weight that does not learn too."""
     torch.manual_seed(0)
-    summed, op = max(len(shape) - 1, 1), gated_op()
+    summed, op = max(len(shape) - 1, 1), gated_op(in_place)
     x, g = (torch.randn(2, 5, *shape[:summed], dtype=torch.float64).requires_grad_() for _ in "xg")
     weight = nn.Parameter(torch.randn(shape, dtype=torch.float64))
 
@@ -282,7 +287,7 @@ def test_what_is_multiplied_is_made_again_and_not_kept(shape: tuple[int, ...]) -
 
 def test_a_checkpoint_and_autocast_make_it_as_they_make_others() -> None:
     torch.manual_seed(0)
-    op, (x, g), weight = gated_op(), torch.randn(2, 3, 4), nn.Parameter(torch.randn(4, 5))
+    op, (x, g), weight = gated_op(True), torch.randn(2, 3, 4), nn.Parameter(torch.randn(4, 5))
     x.requires_grad_()
 
     def run(x: Tensor) -> Tensor:

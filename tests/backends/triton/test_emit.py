@@ -107,6 +107,30 @@ def test_token_regions_are_listed_and_called() -> None:
     assert "if by_token_kernels(" in text
 
 
+@pytest.mark.parametrize(
+    ("more", "made", "in_place"),
+    [
+        ("", "rmsnorm[f](h * silu(h)) * h", True),
+        ("B[d, f]", "h * tanh(x @ B)", True),
+        ("B[d, f]", "h + silu(x @ B)", False),  # the gradient of h is what arrives
+        ("B[d, H, f]", "tanh(h) * sum[H](silu(x @ B))", False),  # programs share what arrives
+        ("", "rope_half[f](h * tanh(h), 10000)", False),  # what arrives is read half a head away
+    ],
+)
+def test_a_value_made_again_stands_where_its_gradient_stood(
+    more: str, made: str, in_place: bool
+) -> None:
+    """Only if the program that writes a number is the one that reads the other, at that place."""
+    spec = archc.parse(
+        f"layer Made(d, f{', H' * ('H' in more)}):\n    input x[d]\n"
+        f"    param A[d, f]; W[f, d]{'; ' * bool(more)}{more}\n"
+        f"    h = x @ A\n    output y[d] = ({made}) @ W\n"
+    )
+    text = layer_text(lowered(spec.layer))
+    assert "weighed(" in text
+    assert ("_passes, True)" in text) == in_place
+
+
 def test_the_eager_file_has_none_of_it() -> None:
     assert "triton" not in text_of("gla", "eager")
 
