@@ -16,8 +16,8 @@ from archc.ir.routes import routes
 
 
 def join_products(scope: Scope, params: Collection[int], away: Collection[int]) -> None:
-    """Let products of a value with `params` be made together where it has several; `away`: nodes
-    that stay where they are."""
+    """Let products of a value with `params` be made together where it has several, and one that
+    sums over several dims as a product of rows; `away`: nodes that stay where they are."""
     graph, taken = scope.graph, {*taken_elsewhere(scope, away), *scope.regions}
     groups: dict[tuple[int, int], list[int]] = {}
     for node in graph:
@@ -27,7 +27,11 @@ def join_products(scope: Scope, params: Collection[int], away: Collection[int]) 
         place, summed = known
         if node.operands[place] not in taken:
             groups.setdefault((node.operands[1 - place], summed), []).append(node.id)
-    found = [JointProducts(scope, *x, made) for x, made in groups.items() if len(made) > 1]
+    found = [
+        (JointProducts if len(made) > 1 else WeighedProduct)(scope, x, summed, made)
+        for (x, summed), made in groups.items()
+        if len(made) > 1 or summed > 1
+    ]
     if found:
         regions = {id: each for each in found for id in each.made}
         scope.use_regions({**scope.regions, **regions})
@@ -96,12 +100,13 @@ class JointProducts:
 
 
 class WeighedProduct(JointProducts):
-    """The one product that reads what the op of a token region makes, which may make it later."""
+    """A product of rows. What it multiplies may be what the op of a token region makes later, which
+    nothing else reads."""
 
     def call(self) -> None:
         """Write the line."""
         scope, (id,), (weight,) = self.scope, self.made, self.weights
-        given = [str(self.summed), scope.value(weight).text.text, scope.value(self.x).text.text]
+        given = [str(self.summed), scope.value(weight).text.text, self._x().text]
         name = Text(scope.names.fresh(scope.hint(scope.graph[id])))
         scope.values[id] = Value(name, scope.graph[id].type.names, DATA)
         scope.writer.call(f"{name} = weighed(", given, ")")
