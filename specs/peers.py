@@ -251,6 +251,22 @@ def fla_rwkv7(sizes: Mapping[str, Any]) -> nn.Module:
     )  # fmt: skip
 
 
+def fla_token(layer: nn.Module, before: Tensor) -> Callable[[Tensor], Tensor]:
+    """A token after others, by fla's cache, which a layer replaces its states in."""
+    cache = function("fla.models.utils:Cache")()
+    layer(before, past_key_values=cache, use_cache=True)
+    return lambda x: layer(x, past_key_values=cache, use_cache=True)[0]
+
+
+def torch_lstm_token(layer: nn.Module, before: Tensor) -> Callable[[Tensor], Tensor]:
+    """A token after others by cuDNN."""
+    _, state = layer(before)
+    return lambda x: layer(x, state)[0]
+
+
+TOKENS = {"fla": fla_token, "cudnn": torch_lstm_token}
+"""By peer, how a layer takes one token after others."""
+
 LAYERS: dict[str, dict[str, Callable[[Mapping[str, Any]], nn.Module]]] = {
     "fla": {
         "kda": fla_layer("KimiDeltaAttention"),
@@ -346,6 +362,13 @@ ROWS: list[Row] = [
     Row("path_fox", (2, 4096, 32, 128), LAYER),
     Row("lstm", what=LAYER, beside=("cudnn",)),
     Row("slstm", what=LAYER),
+    # a token through them
+    *(
+        Row(spec, what=("token",), batches=(1, 64))
+        for spec in ("kda", "gated_delta", "gla", "delta", "mesa", "mlstm")
+    ),
+    Row("rwkv7", (2, 8192, 64, 64), ("token",), batches=(1, 64)),
+    Row("lstm", what=("token",), batches=(1, 64), beside=("cudnn",)),
 ]
 """What `archc bench --all` measures, most important first: the shape where none is said is 2, 8192,
 32, 128, or that of `SHAPES`."""

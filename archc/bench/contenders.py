@@ -2,7 +2,8 @@
 
 A file of peers is a Python file with a table `PEERS[name][spec]` of `Peer`s, where spec is the name
 of a spec, or `*` for any. It may also have `LAYERS[name][spec]`, functions from the sizes of a spec
-to a peer's whole layer, an nn.Module; `SHAPES[spec]`, the batch, tokens, heads and dim at which a
+to a peer's whole layer, an nn.Module; `TOKENS[name]`, functions from such a layer and tokens to
+what takes the one after these; `SHAPES[spec]`, the batch, tokens, heads and dim at which a
 spec is compared on a GPU; `ROWS`, the table that `--all` measures; `PACKAGES`, the distributions
 whose versions are noted; `MODULES[name]`, what may be imported ahead. Peers are imported when they
 are called: one that is missing is reported as that.
@@ -24,7 +25,7 @@ from archc.backends.measured import take
 from archc.backends.renamed import entering
 from archc.backends.writer import identifier
 from archc.bench.drawn import load_file
-from archc.bench.job import BACKWARD, COMPILED, EAGER, FORWARD, LAYER, OURS, Job
+from archc.bench.job import BACKWARD, COMPILED, EAGER, FORWARD, LAYER, OURS, TOKEN, Job
 
 Inputs = Mapping[str, Tensor]
 Made = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
@@ -70,6 +71,11 @@ class Row:
     def title(self) -> str:
         """The name that peers have it under."""
         return f"{self.spec} fused" if self.fused else self.spec
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is of a whole layer, not of the memory of one."""
+        return LAYER in self.what or TOKEN in self.what
 
 
 class Unavailable(RuntimeError):
@@ -158,7 +164,7 @@ def rows_of(peers: str, against: Sequence[str], what: Sequence[str]) -> list[Row
         rows = [each for place, each in enumerate(rows) if each not in rows[:place]]
     found = []
     for row in rows:
-        has = layers if row.what == (LAYER,) else table
+        has = layers if row.whole else table
         others = [n for n in against if n in (EAGER, COMPILED) or row.title in has.get(n, {})]
         wanted = tuple(each for each in row.what if each in what)
         beside = tuple(dict.fromkeys((*others, *row.beside)))

@@ -9,9 +9,10 @@ from pathlib import Path
 
 FORWARD, BACKWARD, DECODE = "forward", "backward", "decode"
 LAYER, LAYER_BACKWARD = "layer", "layer and gradients"
-WHAT = (FORWARD, BACKWARD, DECODE, LAYER)
+TOKEN = "token"
+WHAT = (FORWARD, BACKWARD, DECODE, LAYER, TOKEN)
 """The measurements: a whole sequence, that and its gradients, one token with a state; the whole
-layer, alone and with gradients."""
+layer, alone and with gradients, and one token of it."""
 
 LOADING = "loading"
 """The measurement of a fresh process before its first call: loading the generated file."""
@@ -54,9 +55,9 @@ class Job:
     `folder` holds `ours.py`, `eager.py` and `before.py` (the memory, and what comes before it) and
     `oracle.pkl` (the layer IR of the memory). `outputs` are the names of what `function` returns
     before the state, `states` those in it. A whole layer has only `ours.py` and `eager.py`, each
-    with the class `layer`. `work` is by what is timed, `decode@64` for a batch. `label` is how
-    reports call it, with what sets it apart from other jobs of the spec; `packed`: so many
-    sequences that stand one after the other.
+    with the class `layer`; for one token `ours_token.py` and `eager_token.py`, too. `work` is by
+    what is timed, `decode@64` for a batch. `label` is how reports call it, with what sets it apart
+    from other jobs of the spec; `packed`: so many sequences that stand one after the other.
     """
 
     spec: str
@@ -90,7 +91,7 @@ class Job:
     @property
     def whole(self) -> bool:
         """Whether it is a whole layer, not the memory of one."""
-        return LAYER in self.what
+        return LAYER in self.what or TOKEN in self.what
 
     @property
     def called(self) -> str:

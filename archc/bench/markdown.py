@@ -6,7 +6,7 @@ import re
 import statistics
 from collections.abc import Iterator, Sequence
 
-from archc.bench.job import BACKWARD, DECODE, FORWARD, LAYER, LAYER_BACKWARD, OURS
+from archc.bench.job import BACKWARD, DECODE, FORWARD, LAYER, LAYER_BACKWARD, OURS, TOKEN
 from archc.bench.report import WORDS, Case, Entry, Report, short
 
 GRAPH = ", CUDA graph"
@@ -17,8 +17,9 @@ def markdown(found: Report) -> list[str]:
     """All tables that the measurements have rows for, an empty line between two of them."""
     parts = (
         _sequences("memory", found, FORWARD, BACKWARD),
-        _tokens(found),
+        _tokens("one token", found, DECODE),
         _sequences("layer", found, LAYER, LAYER_BACKWARD),
+        _tokens("layer, one token", found, TOKEN),
         _means(found),
     )
     lines: list[str] = []
@@ -49,15 +50,15 @@ def _sequences(what: str, found: Report, forward: str, backward: str) -> Iterato
             ))  # fmt: skip
 
 
-def _tokens(found: Report) -> Iterator[str]:
+def _tokens(title: str, found: Report, what: str) -> Iterator[str]:
     """A row for each spec, batch and peer: one token as it is called, and in a CUDA graph."""
     jobs: dict[tuple[str, tuple[int, ...]], dict[bool, Case]] = {}
     for case in found.cases:
-        if case.what.startswith(WORDS[DECODE]):
+        if case.what.startswith(WORDS[what]):
             jobs.setdefault((case.spec, case.shape), {})[case.what.endswith(GRAPH)] = case
     if jobs:
         yield row((
-            "one token", "B", "peer", "ours, ms", "peer", "in a CUDA graph: ours", "peer", "",
+            title, "B", "peer", "ours, ms", "peer", "in a CUDA graph: ours", "peer", "",
             "of the bandwidth",
         ))  # fmt: skip
         yield row(("---",) * 3 + ("---:",) * 6)

@@ -17,7 +17,8 @@ from typing import Any
 
 import archc.backends
 import archc.specs
-from archc.bench.job import Job
+from archc.bench.job import TOKEN, Job
+from archc.bench.layer_token import one_token
 from archc.bench.subject import PARTS, Request, subject
 from archc.bench.whole import whole
 from archc.bench.workers import Workers
@@ -68,7 +69,8 @@ class Order:
                 peers=asked.peers,
             )  # fmt: skip
         if self.whole:
-            made = whole(self.spec, self.shape, self.asked, place)
+            make = one_token if TOKEN in self.asked.what else whole
+            made = make(self.spec, self.shape, self.asked, place)
         else:
             texts = None if self.spec == STDIN else self.texts(folder)
             made = subject(self.spec, self.shape, self.asked, place, texts)

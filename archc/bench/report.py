@@ -19,6 +19,7 @@ from archc.bench.job import (
     LAYER_BACKWARD,
     LOADING,
     OURS,
+    TOKEN,
     Job,
     Work,
 )  # fmt: skip
@@ -26,6 +27,9 @@ from archc.bench.processes import Outcome
 
 WORDS = {FORWARD: "forward", BACKWARD: "forward + backward", DECODE: "decode"}
 WORDS |= {LOADING: "loading the file", LAYER: "layer", LAYER_BACKWARD: "layer + backward"}
+WORDS |= {TOKEN: "layer, one token"}
+LAYERS = [WORDS[LAYER], WORDS[TOKEN], f"{WORDS[TOKEN]}, CUDA graph"]
+"""What tokens a second are told of."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,8 @@ def recorded(data: Mapping[str, Any]) -> Report:
 def title_of(job: Job) -> str:
     """The title of a job in a report: its spec, shape and dtype, and whether it is no sequence of
     the memory."""
-    kind = "layer " if job.whole else f"{DECODE} " if job.what == (DECODE,) else ""
+    alone = next((name for name in (DECODE, TOKEN) if job.what == (name,)), "")
+    kind = f"{alone} " if alone else "layer " if job.whole else ""
     return f"{job.called} {kind}{'x'.join(map(str, job.shape))} {job.dtype}"
 
 
@@ -185,7 +190,7 @@ def _case(outcome: Outcome, what: str, ceilings: Mapping[str, float]) -> Case:
     times = next((row["seconds"] for row in rows if "seconds" in row), {})
     entries = [_entry(name, rows, times, floor) for name in (OURS, *job.against)]
     batch, tokens, heads, dim = job.shape
-    if plain.startswith(DECODE):
+    if "@" in plain:
         batch, tokens = int(plain.split("@")[1]), 1
     kept = tuple(entry for entry in entries if entry is not None)
     return Case(
@@ -285,7 +290,7 @@ def notes(found: Report) -> list[str]:
                 for name, off in entry.apart.items()
                 if not off <= 2 * entry.limits[name]
             ]
-    lines += [_tokens(case) for case in found.cases if case.what == WORDS[LAYER]]
+    lines += [_tokens(case) for case in found.cases if case.what in LAYERS]
     lines += found.remarks
     if found.ceilings:
         copied, product = found.ceilings["bytes"] / 1e12, found.ceilings["flops"] / 1e12
@@ -297,11 +302,11 @@ def notes(found: Report) -> list[str]:
 
 
 def _tokens(case: Case) -> str:
-    """Tokens a second of whole layers."""
+    """Tokens a second of a whole layer."""
     tokens = case.shape[0] * case.shape[1]
     told = [
         f"{entry.contender} {tokens / entry.milliseconds * 1e3:,.0f}"
         for entry in case.entries
         if entry.milliseconds
     ]
-    return f"{case.spec}, layer: tokens a second: {', '.join(told)}"
+    return f"{case.spec}, {case.what}: tokens a second: {', '.join(told)}"

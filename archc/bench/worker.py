@@ -30,7 +30,8 @@ from archc.bench.contenders import Peer, Unavailable, contender, refusals, told
 from archc.bench.drawn import DTYPES, draw, load_file
 from archc.bench.errors import Oracle, error, few, limit
 from archc.bench.fill import compile_a_share, search_briefly
-from archc.bench.job import BACKWARD, COMPILED, DECODE, EAGER, FORWARD, LOADING, OURS, Job
+from archc.bench.job import BACKWARD, COMPILED, DECODE, EAGER, FORWARD, LOADING, OURS, TOKEN, Job
+from archc.bench.layer_token import call_of, everything, measure_tokens
 from archc.bench.whole import Calls, errors_of_ours, measure_whole, whole_calls
 
 CONTEXT = 64
@@ -244,7 +245,7 @@ def machine(job: Job) -> dict[str, str]:
 def first(job: Job, name: str) -> dict[str, float]:
     """Seconds in a fresh process: of loading the file (and Triton with it), of the first call, and
     of the first with gradients. What any program pays for torch and the device is not in them."""
-    make = whole_calls(job, job.shape[1]) if job.whole else memory_calls(job, job.shape[1])
+    make = _calls(job, job.shape[1])
     clock = Clock(job.device)
     (torch.ones(64, 64, device=job.device) @ torch.ones(64, 64, device=job.device)).sum().item()
     start = time.perf_counter()
@@ -257,6 +258,13 @@ def first(job: Job, name: str) -> dict[str, float]:
         found[what] = time.perf_counter() - start
         start = time.perf_counter()
     return found
+
+
+def _calls(job: Job, tokens: int) -> Calls:
+    """By contender, what is timed with so many tokens, or of one of a layer."""
+    if TOKEN in job.what:
+        return lambda name: {TOKEN: call_of(job, name, job.batches[0])}
+    return whole_calls(job, tokens) if job.whole else memory_calls(job, tokens)
 
 
 def memory_calls(job: Job, tokens: int) -> Calls:
@@ -305,9 +313,12 @@ def _with_patience(call: Call) -> None:
 def _everything(job: Job, name: str) -> Iterator[Call]:
     """All that a contender will be called for: with all tokens, if it is ours, as its kernels
     depend on how many there are, and with the few that errors are taken of."""
+    if TOKEN in job.what:
+        yield from everything(job, name)
+        return
     own = name in (OURS, COMPILED)
     for tokens in (job.shape[1] if own else enough(job.shape[1]), few(job.shape[1])):
-        make = whole_calls(job, tokens) if job.whole else memory_calls(job, tokens)
+        make = _calls(job, tokens)
         make(OURS)
         yield from make(name).values()
         if job.whole:
@@ -365,7 +376,9 @@ def main(arguments: list[str]) -> None:
                 out.write(json.dumps(row) + "\n")
                 out.flush()
 
-            if job.whole:
+            if TOKEN in job.what:
+                measure_tokens(job, note, machine(job))
+            elif job.whole:
                 measure_whole(job, note, machine(job))
             else:
                 Measuring(job, note).run()

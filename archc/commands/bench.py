@@ -98,12 +98,13 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 @click.option(
     "--what", metavar="NAME,...", callback=_names,
     help="forward; backward (a forward and the gradients); decode (one token after a state); layer"
-    " (the whole layer, without and with gradients, beside layers of peers). [default:"
-    " forward,backward; with --all decode, too]",
+    " (the whole layer, without and with gradients, beside layers of peers); token (one of each of"
+    " several sequences through the whole layer). [default: forward,backward; with --all decode,"
+    " too]",
 )  # fmt: skip
 @click.option(
     "--batches", type=Numbers("B,..."), default="1,64,256", show_default=True,
-    help="The batches that decode is timed with.",
+    help="The batches that decode and token are timed with.",
 )  # fmt: skip
 @click.option("--fused", is_flag=True, help="The memory and what is done token by token before it.")
 @click.option(
@@ -292,7 +293,7 @@ def _orders(specs: Sequence[str], options: dict[str, Any], folder: Path) -> list
     import torch
 
     from archc.bench.contenders import shapes_of
-    from archc.bench.job import LAYER, WHAT
+    from archc.bench.job import WHAT
     from archc.bench.orders import Order
     from archc.bench.subject import Request
 
@@ -316,7 +317,7 @@ def _orders(specs: Sequence[str], options: dict[str, Any], folder: Path) -> list
         own = row.shape if device == "cuda" else None
         shape = own or usual.get(Path(spec).stem) or SHAPES[device]
         for each in options["shapes"] or [shape]:
-            orders.append(Order(spec, each, asked, row.what == (LAYER,)))
+            orders.append(Order(spec, each, asked, row.whole))
     return list({order.place(folder): order for order in orders}.values())
 
 
@@ -324,7 +325,7 @@ def _rows(specs: Sequence[str], options: dict[str, Any]) -> list[Row]:
     """The rows of the table, of the specs that are named or of all; or one for each spec and kind
     of measurement."""
     from archc.bench.contenders import Row, rows_of
-    from archc.bench.job import LAYER, WHAT
+    from archc.bench.job import LAYER, TOKEN, WHAT
 
     if options["every"]:
         found = rows_of(options["peers"], options["against"], options["what"] or WHAT[:3])
@@ -333,7 +334,8 @@ def _rows(specs: Sequence[str], options: dict[str, Any]) -> list[Row]:
             raise click.UsageError("--all: the file of peers has no such row.")
         return found
     what = options["what"] or WHAT[:2]
-    kinds = [tuple(name for name in what if name != LAYER), (LAYER,) if LAYER in what else ()]
+    kinds = [tuple(name for name in what if name not in (LAYER, TOKEN))]
+    kinds += [(name,) for name in (LAYER, TOKEN) if name in what]
     return [
         Row(
             spec, None, kind, options["given"], options["against"], fused=options["fused"],
