@@ -184,6 +184,15 @@ def may_be_kept(value: Tensor, like: Tensor, least: torch.dtype) -> bool:
     return torch.is_autocast_enabled(kind) and value.dtype == torch.get_autocast_dtype(kind)
 
 
+def kinds_of(module: nn.Module, device: Any, dtype: torch.dtype | None) -> dict:
+    """The device and dtype of what a module makes: as given, or of its first parameter."""
+    if device is None or dtype is None:
+        like = next(module.parameters(), torch.empty(0))
+        device = like.device if device is None else device
+        dtype = like.dtype if dtype is None else dtype
+    return {"device": device, "dtype": dtype}
+
+
 def load_former_names(module: nn.Module, former: dict) -> None:
     """Let a module load state dicts in which layers inside it have the names that they had before,
     by those that they have now."""

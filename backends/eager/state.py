@@ -86,8 +86,7 @@ def initial_state(parts: Parts) -> Writer:
         room = ", with room for `capacity` of each" * parts.file.slots
         writer.docstring([f"{title} token{room}."])
         if any("**" in item or 'real["' in item for item in [*items, *scope.writer.lines]):
-            writer.line("like = next(self.parameters(), torch.empty(0))")
-            writer.line('real = {"device": device or like.device, "dtype": dtype or like.dtype}')
+            writer.line("real = kinds_of(self, device, dtype)")
         if "wide" in scope.asked:
             wide = 'torch.promote_types(real["dtype"], torch.float32)'
             writer.line(f'wide = {{**real, "dtype": {wide}}}')
