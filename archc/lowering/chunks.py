@@ -30,8 +30,9 @@ def chunks(v: KernelValues, node: Node, place: Place) -> Made:
     inside = v.inside(op.stream, inside)
     at[op.stream] = Index(token, False, inside, None if row.whole else row)
     x = v.stored(operand.id, at)
-    if isinstance(x, Refusal):
-        return x
+    met = v.steps_met(node)
+    if isinstance(x, Refusal) or met is not None:
+        return x if met is None else met
     if row.label not in x.zero or op.fill:
         zero = x.zero if op.fill or row.label is None else x.zero | {row.label}
         x = replace(kept(v, x.wide() if op.fill else x, inside, float(op.fill)), zero=zero)

@@ -275,6 +275,11 @@ class KernelValues(Values):
         self.see(self.rows)
         return {self.tokens: Index(token, False, self.inside(self.tokens, self.before_end(token)))}
 
+    def steps_met(self, node: Node) -> Refusal | None:
+        """The refusal of a value along tokens in chunks again, if it is not right at all rows."""
+        own = self.frame.owner is None and node.operands[0] not in self.kernel.loads
+        return self.micro.met(node) if own else None
+
     def before_end(self, token: Tile) -> Tile:
         """Whether tokens at rows of this chunk are of the sequence."""
         self.k.fixed(EVEN)

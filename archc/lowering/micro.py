@@ -53,6 +53,14 @@ class MicroSteps:
         found = self._found(id)
         return None if found == TOKENS else found
 
+    def met(self, node: Node) -> Refusal | None:
+        """The refusal of a value along tokens as rows again, unless each row has what is right
+        there: what was read at the first row of a token is wanted by all of them."""
+        right = self.of(node.operands[0])
+        if isinstance(right, Right):
+            return None if right.axis == node.op.steps else self._refused(node)
+        return right
+
     def _found(self, id: int) -> Right | Refusal | None:
         if id not in self.found:
             self.found[id] = self._of(self.graph[id])

@@ -119,6 +119,7 @@ class Tiles:
             for key in step.operands:
                 for source in self._sources(key):
                     self.last[source] = place
+        self._rows = self._loaded_by_rows()
         self._kept()
 
     @property
@@ -161,8 +162,22 @@ class Tiles:
     def _tile(self, key: Key) -> list[int]:
         found = self._tiles.get(key)
         if found is None:
-            found = self._tiles[key] = self.program.tile(self._type(key).axes)
+            type = self._rows.get(key) or self._type(key)
+            found = self._tiles[key] = self.program.tile(type.axes)
         return found
+
+    def _loaded_by_rows(self) -> dict[Key, Type]:
+        """What is loaded with an axis that all its readers call one of a token's rows, such as its
+        keys `k[t, R, K]`, as they read it: the tile has rows, not a dim of its own along it."""
+        read: dict[Key, list[Type | None]] = {}
+        inner = self.program.inner
+        for step in self.order:
+            named = self._is_view(step) and not inner.keys().isdisjoint(step.node.type.names)
+            for key in step.operands:
+                read.setdefault(key, []).append(step.node.type if named else None)
+        loads = (step.key for step in self.order if step.load is not None)
+        kept = {key: types for key in loads if None not in (types := read.get(key, [None]))}
+        return {key: type for key, (type, *_) in kept.items() if type is not None}
 
     def _area(self, key: Key) -> int:
         return math.prod(self._tile(key))

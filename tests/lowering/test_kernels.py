@@ -76,7 +76,19 @@ def test_rows_of_several_keys_are_stored_at_their_own(monkeypatch: pytest.Monkey
     monkeypatch.setitem(OTHERS, "R", 2)
     _, found = plans("tests/backends/triton/recurrences/read_at_keys.arch", tokens=18)
     (kernel,) = (each for each in found.plan.kernels if "d.v" in each.stores)
+    assert any(isinstance(node.op, ck.Scan) for node in found.plan.graph)
     (lowered,) = (made for each, made in lowered_kernels(found) if each is kernel)
+    assert isinstance(lowered, Lowered)
+    for stored, wanted in launch(found, kernel, lowered).values():
+        torch.testing.assert_close(stored, wanted)
+
+
+def test_rows_take_what_was_read_at_the_first_row_of_their_token() -> None:
+    """A read before the token is right at its first row alone: its second one writes it, too, so
+    that it is a tensor along tokens, which both load."""
+    found = next(plans("tests/backends/triton/recurrences/taken_in.arch", tokens=18))
+    made = (each for each in lowered_kernels(found) if "saved.M@start" in each[0].stores)
+    ((kernel, lowered),) = made
     assert isinstance(lowered, Lowered)
     for stored, wanted in launch(found, kernel, lowered).values():
         torch.testing.assert_close(stored, wanted)

@@ -65,7 +65,7 @@ BODIES = {
     "read at every key": """
         S[t] = sigmoid(a) * S[t-1] + k @ diag(b) @ v
         r = w.T @ S[t]
-        o = sum[R](r)
+        o = sum[R](r) + sum[R](diag(b) @ w.T @ S[t-1])
 """,
 }
 
@@ -116,7 +116,8 @@ def token(name: str, S: Tensor, i: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         new = x @ S + i["k"] @ i["v"]
         return new, new.mT @ q
     new = a * S + i["k"] @ torch.diag_embed(i["b"]) @ i["v"]
-    return new, (i["w"].mT @ new).sum(-2, keepdim=True).mT
+    before = torch.diag_embed(i["b"]) @ i["w"].mT @ S
+    return new, (i["w"].mT @ new + before).sum(-2, keepdim=True).mT
 
 
 def by_hand(name: str, inputs: dict[str, Tensor]) -> Tensor:
@@ -199,6 +200,33 @@ def test_of_many_keys_a_token_is_a_matrix() -> None:
     every = drawn("a decay", 5, 40)
     found = module(**{name: every[name] for name in "qkvab"})
     assert torch.allclose(found, by_hand("a decay", every), 1e-9, 1e-9)
+
+
+def test_what_was_read_at_every_key_is_written_at_every_key() -> None:
+    """Not as a number for each element of the other state at each token."""
+    text = """layer Example(H, K, V, R = 2):
+    input q[H, K], k[H, R, K], v[H, R, V], a[H]
+    recurrence S[K, V], M[K, V] over H:
+        r = k @ S[t-1]
+        S[t] = sigmoid(a) * S[t-1] + k.T @ v
+        M[t] = sigmoid(a) * M[t-1] + k.T @ r
+        o = M[t].T @ q
+    output o
+"""
+    layer = parsed(text)
+    made = before_chunks(layer.layer)
+    (node,) = (each.op for each in made.graph if isinstance(each.op, ir.Recurrence))
+    for form in normal_forms(node):
+        assert form.kind == MATRIX and form.forms[0].steps[0].rank is not None
+    every = drawn("only writes", 2, 20)
+    every["k"] = every["k"].mT
+    q, k, v, a = (every[name] for name in "qkva")
+    S = M = torch.zeros(2, 2, 4, 3, dtype=torch.float64)
+    for t in range(20):
+        g, r = gate(a[:, t])[..., None, None], k[:, t] @ S
+        S, M = g * S + k[:, t].mT @ v[:, t], g * M + k[:, t].mT @ r
+    found = layer.module(H=2, K=4, V=3, dtype=torch.float64)(q, k, v, a)
+    assert torch.allclose(found[:, -1, ..., None], M.mT @ q[:, -1, ..., None], 1e-9, 1e-9)
 
 
 def test_no_program_holds_the_products_of_a_read_at_every_key() -> None:

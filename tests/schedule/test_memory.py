@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -63,6 +64,21 @@ def test_what_is_made_for_several_products_stays() -> None:
     needed = largest(own, 32, 128, "float32")
     assert 196_608 <= needed < 1.2 * 196_608
     assert chunk_for(cut(own), {**SIZES, "K": 128, "V": 128}, "float32") == 32
+
+
+def test_what_several_keys_load_is_rows(tmp_path: Path) -> None:
+    """Where a value is read at each key, their axis has one name in the rows and another in what is
+    loaded: that was a dim of 16 of a tile of its own, and such memories of 128 were refused."""
+    spec = tmp_path / "keys.arch"
+    spec.write_text("""layer Keys(H, K, V, R = 2):
+    input k[H, R, K], v[H, R, V], a[H]
+    recurrence S[K, V] over H:
+        S[t] = sigmoid(a) * (S[t-1] - k.T @ (k @ S[t-1] - v))
+        o = k @ S[t]
+    output o
+""")
+    sizes = {**SIZES, "K": 128, "V": 128, "R": 2}
+    assert chunk_for(cut(str(spec))[:1], sizes) == 64
 
 
 @pytest.mark.parametrize("spec", ["kda", "gla", "linear_attention"])

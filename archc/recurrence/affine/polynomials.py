@@ -56,13 +56,19 @@ class Reading:
         self.values: dict[int, sympy.Expr] = {}
         self.broken: dict[int, str] = {}
         self.found: sympy.Expr | None = None
-        self.others = self._others()
+        self.others, self.wholes = self._others()
 
-    def _others(self) -> frozenset[int]:
-        """Nodes that hold a state of another component."""
+    def _others(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Nodes that depend on a state of another component, and those that nothing of it is summed
+        in."""
         roots = {id for id, name in self.old.items() if name not in self.own}
         roots |= {id for id, name in self.after.items() if name not in self.own}
-        return frozenset(roots).union(*(self.body.descendants(id) for id in sorted(roots)))
+        wholes = set(roots)
+        for node in self.body:
+            if not wholes.isdisjoint(node.operands) and not _sums(node):
+                wholes.add(node.id)
+        found = frozenset(roots).union(*(self.body.descendants(id) for id in sorted(roots)))
+        return found, frozenset(wholes)
 
     def run(self) -> None:
         """Read every linear node, until a new version is needed."""
@@ -104,7 +110,7 @@ class Reading:
             return op.value if op.value.is_finite is not False else self._opaque(node)
         if isinstance(op, ir.Delta):
             return self.table.delta(op.row, op.col)
-        if sums and node.id in self.others and not self._tokenwise(node):
+        if sums and node.id in self.others and not self._is_open(node):
             return self._opaque(node)  # a read of an earlier state is a value of its own
         if isinstance(op, ir.Contract):
             return self._contract(op, [self.constant(o) for o in node.operands], node)
@@ -114,13 +120,16 @@ class Reading:
             return self._elementwise(node, op.fn, [self.constant(o) for o in node.operands])
         return self._opaque(node)
 
-    def _tokenwise(self, node: Node) -> bool:
-        """Whether a contraction sums nothing: an outer product or a change of axes."""
-        op = node.op
-        if isinstance(op, ir.Reduce):
+    def _is_open(self, node: Node) -> bool:
+        """Whether a contraction reads no earlier state: it sums nothing, as a change of axes, or it
+        sums products of two sides over several keys of what was read at each."""
+        if isinstance(node.op, ir.Reduce):
             return False
-        kept = {label for label, _ in op.out}
-        return all(label in kept for labels in op.ins for label in labels)
+        if not _sums(node):
+            return True
+        kept = {label for label, _ in node.op.out}
+        sides = len(node.operands) > 1 and not any(map(kept.isdisjoint, node.op.ins))
+        return sides and self.wholes.isdisjoint(node.operands)
 
     def _opaque(self, node: Node) -> sympy.Expr:
         """A value that is not looked into, called by what it is made of."""
@@ -274,6 +283,14 @@ class Reading:
         if self.found in self.versions:  # cannot be: what is known has its version's symbol
             self.found = None
         return self.version(len(self.versions) + 1)
+
+
+def _sums(node: Node) -> bool:
+    """Whether a node sums over an axis."""
+    if not isinstance(node.op, ir.Contract):
+        return isinstance(node.op, ir.Reduce)
+    kept = {label for label, _ in node.op.out}
+    return any(label not in kept for labels in node.op.ins for label in labels)
 
 
 def coefficient(table: Table, expr: sympy.Expr, symbol: sympy.Symbol | None) -> sympy.Expr:

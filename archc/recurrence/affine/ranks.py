@@ -18,6 +18,7 @@ from archc.ir import layer as ir
 from archc.ir.free_names import marked
 from archc.recurrence.affine.atoms import Factors, Table, product, total
 from archc.recurrence.affine.chain import Raw, StateSum
+from archc.recurrence.affine.form import AFTER, WRITTEN, NormalForm, Part
 
 
 class _NoRank(Exception):
@@ -46,6 +47,20 @@ def with_rank(
     if opening.rank is None:
         return None
     return replace(raw, corrections=corrections, written=written), opening.rank
+
+
+def read_by_rows(form: NormalForm, part: Part) -> Axis | None:
+    """The axis along which a token's covectors lie that read a state before the token writes, if
+    there is one for each of its rows. None for one covector; and beside decays by channels, which
+    rows that read before the decay would have to take back each."""
+    step, table = form.forms[0].steps[0], Table(form.atoms)
+    key = {axis.name for axis in form.forms[0].key}
+    plain = step.value == 1 and (part.when == AFTER or key.isdisjoint(table.names(step.key)))
+    if step.rank is None or part.when == WRITTEN or not plain:
+        return None
+    own = {a.name for each in form.forms for a in (*each.key, *each.value, *each.shared)}
+    more = [axis for axis in table.axes(part.covector) if axis.name not in own]
+    return more[0] if len(more) == 1 and more[0].size == step.rank.size else None
 
 
 class _Opening:

@@ -28,6 +28,7 @@ from archc.recurrence.affine.atoms import Table
 from archc.recurrence.affine.axis_roles import factored, read_apart
 from archc.recurrence.affine.build import build
 from archc.recurrence.affine.form import (
+    BEFORE,
     DENSE,
     DIAGONAL,
     LINKED,
@@ -43,6 +44,7 @@ from archc.recurrence.affine.form import (
 )
 from archc.recurrence.affine.linked import by_numbers
 from archc.recurrence.affine.normalize import normal_forms
+from archc.recurrence.affine.ranks import read_by_rows
 from archc.recurrence.analysis.degree import before, updates
 from archc.recurrence.analysis.gauge import proved
 from archc.recurrence.analysis.sums_apart import reads_apart
@@ -333,7 +335,9 @@ class Derivation:
 
         starts = [turn(state.name, self.starts[state.name]) for state in states]
         keys = form.forms[0].key
-        made = MatrixForm(self.frame, keys, states, steps, starts, known=self.known)
+        reads = (part for each in form.forms for read in each.reads for part in read.parts)
+        early = any(part.when == BEFORE and read_by_rows(form, part) is not None for part in reads)
+        made = MatrixForm(self.frame, keys, states, steps, starts, self.known, early)
         for k, each in enumerate(form.forms):
             self.finals[each.state] = turn(each.state, made.final[k])
             for system in solves[each.state]:
@@ -522,8 +526,12 @@ class Derivation:
         sides = self._sides(form, part, {*made.key_names})
         if sides is None:
             return self._along_values(form, made, k, part)
-        query = made.query(self._value(form, sides[0]), part.step, part.when)
-        value = made.tokens(made.read(k, query, part.when), part.step, part.when)
+        axis = read_by_rows(form, part)
+        if axis is not None:
+            value = made.read_at_keys(k, self._value(form, sides[0]), axis, part.when)
+        else:
+            query = made.query(self._value(form, sides[0]), part.step, part.when)
+            value = made.tokens(made.read(k, query, part.when), part.step, part.when)
         more = [name for name in part.axes if name not in made.key_names]
         if more:
             weighed = self.frame.times(value, self._factor(form, sides[1]))

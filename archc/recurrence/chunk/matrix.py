@@ -71,8 +71,8 @@ class MatrixForm:
     """One group of states that share decays, x and w, in chunks.
 
     `keys` are the axes that x and w have; `steps` the micro-steps of a token, `initial` the states
-    before the first token, `known` intervals of sizes by their names. Whatever is asked for is
-    added to the frame's graph.
+    before the first token, `known` intervals of sizes by their names, `early` whether every row of
+    a token will read the state before it. Whatever is asked for is added to the frame's graph.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class MatrixForm:
         steps: Sequence[TokenStep],
         initial: Sequence[int],
         known: Mapping[str, Interval] = MappingProxyType({}),
+        early: bool = False,
     ):
         self.keys, self.states, self.initial = tuple(keys), tuple(states), tuple(initial)
         self.key_names = tuple(axis.name for axis in keys)
@@ -92,7 +93,7 @@ class MatrixForm:
         self.steps_axis = None if rows == 1 else Axis("step", rows)
         self.frame = frame if self.steps_axis is None else _longer(frame, rows)
         self.own_gate: int | None = None
-        gates = {p: self._early_gate(step) for p, step in enumerate(steps)}
+        gates = {p: self._early_gate(step, early) for p, step in enumerate(steps)}
         self.key_gate = self._lay(gates)
         self.value_gate = self._lay({p: step.value for p, step in enumerate(steps)})
         self.slots = self._slots(steps)
@@ -119,10 +120,10 @@ class MatrixForm:
         assert sum is not None, "there is a value"
         return frame.cut(sum, steps=self.steps_axis.name)
 
-    def _early_gate(self, step: TokenStep) -> int | None:
+    def _early_gate(self, step: TokenStep, early: bool) -> int | None:
         """The log gate of a micro-step. Where rows of one token read the state before it, that it
         decays is taken out of sums again, which need finite gates; each row has it, then."""
-        reads = any(term.w is not None and not term.after for term in step.terms)
+        reads = early or any(term.w is not None and not term.after for term in step.terms)
         if self.rank is None or step.key is None or not reads:
             return step.key
         frame, axis = self.frame, self.steps_axis
@@ -409,6 +410,21 @@ class MatrixForm:
                 weights = self._gram(query, slot.x, strict, exclusive)
                 parts.append(self._apply(weights, written, self.value_gate, strict, exclusive))
         return self._sum(parts)
+
+    def read_at_keys(self, k: int, covectors: int, axis: Axis, when: str) -> int:
+        """The reads of state k by each row of a token, before any of them writes, summed over the
+        key axes: a value along tokens. `axis` is that of a token's covectors."""
+        frame = self.frame
+        query = frame.cut(covectors, steps=axis.name)
+        reader = Slot(query, (), query, when != BEFORE)
+        q = frame.times(query, self._decay_of_reads(reader))
+        assert q is not None, "there is a covector"
+        parts = [frame.product(q, self.begin[k], self.key_names)]
+        for slot, rows in zip(self.slots, self.rows, strict=True):
+            written = rows[k]
+            if written is not None:
+                parts.append(self._times(self._read_by(reader, slot), written))
+        return frame.joined(self._sum(parts), axis)
 
     def read_values(self, k: int, query: int, over: tuple[str, ...], when: str) -> int:
         """The reads of state k by rows, summed over its value axes: what was written is met by its
