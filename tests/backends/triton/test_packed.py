@@ -76,6 +76,9 @@ def test_tables_of_chunks() -> None:
     assert first == [0, 1, 64, 128] and chunks[:4, 3].tolist() == [1, 64, 129, 129]
     assert sequences[:, 4].tolist() == [0, 0, 1, 2, 4]
     assert sequences[:, 5].tolist() == [0, 1, 2, 4, 4]
+    found = module.tables_of_chunks(borders, 1, 129, 64)
+    assert found[:2] == (5, 6) and found[2] is chunks and found[3] is sequences
+    assert module.tables_of_chunks(None, 3, 129, 64) == (3, 3, None, None)
 
 
 def test_tables_are_made_once_for_borders_that_stay() -> None:
