@@ -19,7 +19,8 @@ MEANINGS: dict[type[tree.Node], str] = {
 
 
 def check_names(scope: Scope, decl: tree.Decl) -> None:
-    """Refuse a value, size or further index that has the name of an index."""
+    """Refuse a value, size or further index that has the name of an index, and a parameter of a
+    loop's layers that has the name of a size."""
     own = {name: (what, span) for name, what, span in _indices(decl)}
     indices: dict[str, tuple[str, Span | None]] = {**own}
     if decl.kind != "function" or _has_blocks(decl):
@@ -37,6 +38,17 @@ def check_names(scope: Scope, decl: tree.Decl) -> None:
                 "again here",
                 others=[(first, "an index here")] if first else [],
                 helps=["give the value another name"],
+            )
+    sizes = {parameter.name: parameter.span for parameter in decl.params}
+    for part in walk(decl.body):
+        if isinstance(part, tree.Declared) and part.name in sizes:
+            raise scope.error(
+                "E0210",
+                f"`{part.name}` is declared twice",
+                part.span,
+                "again here",
+                others=[(sizes[part.name], "first here")],
+                helps=["each name has one meaning; give this one another name"],
             )
 
 

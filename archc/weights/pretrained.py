@@ -241,21 +241,22 @@ def _sizes(table: Table, there: files.Checkpoint) -> dict[str, Any]:
 
 def _of_lists(table: Table, config: Mapping[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
     """The sizes with those that are places of a word in a list, `layer_types` say. Raises ArchError
-    E0042 for a list of another length than the count of it, or with a third word."""
-    wrong = []
+    E0042 for a list of another length than the count of it, or with a word that is none of them."""
+    wrong, lists = [], dict[str, dict[str, Mapping[str, Any]]]()
     for name, where in table.sizes.items():
-        if not isinstance(where, Mapping) or "indices" not in where:
+        if isinstance(where, Mapping) and "indices" in where:
+            lists.setdefault(where["indices"], {})[name] = where
+    for path, of in lists.items():
+        if (words := at(config, path)) is None:
             continue
-        if (words := at(config, where["indices"])) is None:
-            continue
-        path, known = where["indices"], (where["of"], where["other"])
-        count = sizes.setdefault(where.get("count", "L"), len(words))
+        known = [*dict.fromkeys([x["of"] for x in of.values()] + [x["other"] for x in of.values()])]
+        count = sizes.setdefault(next(iter(of.values())).get("count", "L"), len(words))
         if len(words) != count:
             wrong.append(f"its `{path}` has {len(words)} words for {count}")
-        others = (word for word in dict.fromkeys(words) if word not in known)
-        can = " or ".join(map(repr, known))
+        others, can = sorted({*words} - {*known}), " or ".join(map(repr, known))
         wrong += [f"its `{path}` has {word!r}; the spec can only {can}" for word in others]
-        sizes[name] = [place for place, word in enumerate(words) if word == known[0]]
+        for name, where in of.items():
+            sizes[name] = [place for place, word in enumerate(words) if word == where["of"]]
     if wrong:
         raise fail("E0042", "the checkpoint is of another model", notes=tuple(wrong))
     return sizes
@@ -288,10 +289,10 @@ def _config(table: Table, sizes: Mapping[str, Any], given: Mapping[str, Any]) ->
             nothing = "null" in where and sizes[name] == where["null"]
             config[where["at"]] = None if nothing else sizes[name]
             continue
-        chosen = set(sizes[name])
         count = int(sizes[where.get("count", "L")])
-        kinds = [where["of"] if at in chosen else where["other"] for at in range(count)]
-        config[where["indices"]] = kinds
+        words = config.setdefault(where["indices"], [where["other"]] * count)
+        for place in sizes[name]:
+            words[place] = where["of"]
     config |= {key: sizes[name] for key, name in table.same.items() if name in sizes}
     if table.tied:
         config.setdefault("tie_word_embeddings", True)

@@ -58,6 +58,7 @@ def test_a_size_with_the_name_of_an_index(index: str) -> None:
         "    blocks t of 2 every 2:\n        k = mean[2](x[t])\n    o = x\n",
         "    param W_r[d, E]\n    route t in top(1, x @ W_r):\n        o = x\n",
         "    o = x\n    repeat 2 as t:\n        o = o + x\n",
+        "    o = x\n    repeat 2 as l:\n        param E[d]\n        o = o * E\n",
         "    attend s <= t:\n        o = softmax(sum s in (s, t]: 1 + 0 * x[s].T @ x[s]) @ x[s]\n",
         "    attend s <= t:\n        o = softmax(sum d in (s, t]: 1 + 0 * x[d].T @ x[d]) @ x[s]\n",
         "    attend s <= t:\n        s = 1\n        o = softmax(x[t].T @ x[s]) @ x[s]\n",

@@ -157,12 +157,12 @@ def test_torn_files_and_other_models_are_refused(folder: Path):
 
 
 MINE = """
-layer Mine(d, N, K, V, L = 1, on = [0], s = 1, g = 1):
+layer Mine(d, N, K, V, L = 1, on = [0], off = [], s = 1, g = 1):
     input x[d]
     param W[N, d, d']; W_k[d, K]; W_v[d, V]; a[d]
     z = sum[N](W @ x) + exp(a) + ((x @ W_k) @ W_k.T) + ((x @ W_v) @ W_v.T)
     repeat L as l:
-        z = z * (g if l in on else s)
+        z = z * (g if l in on else s + (1 if l in off else 0))
     output y[d] = z
 """
 TABLE = """
@@ -176,6 +176,7 @@ V = "v"
 s = "m.scales.0"
 g = "m.scales.1"
 on = { indices = "words", of = "a", other = "b" }
+off = { indices = "words", of = "c", other = "b" }
 [tensors]
 "W" = { from = "experts.{e}.w", as = "e o d -> e d o" }
 "W_k" = { from = "kv", as = "kv d -> d kv", part = "kv[:K]" }
@@ -194,7 +195,7 @@ def test_a_spec_of_ones_own_has_its_table_beside_it(tmp_path: Path):
     there.mkdir()
     save_file(tensors, there / "model.safetensors")
     config = {"model_type": "mine", "d": 4, "n": 3, "k": 2, "v": 3}
-    config |= {"m": {"scales": [2, 3]}, "words": ["b", "a", "b"]}
+    config |= {"m": {"scales": [2, 3]}, "words": ["b", "a", "c"]}
     (there / "config.json").write_text(json.dumps(config))
     module = archc.load(tmp_path / "mine.arch").from_pretrained(there)
     assert torch.equal(module.W[2], tensors["experts.2.w"].T)
@@ -206,8 +207,8 @@ def test_a_spec_of_ones_own_has_its_table_beside_it(tmp_path: Path):
     assert all(torch.allclose(back[name], tensors[name], atol=1e-6) for name in back)
     said = json.loads((tmp_path / "back" / "config.json").read_text())
     assert {**said, **config} == said and "L=3" in repr(module)
-    (there / "config.json").write_text(json.dumps(config | {"words": ["a", "c"]}))
-    with pytest.raises(ArchError, match="its `words` has 'c'; the spec can only 'a' or 'b'"):
+    (there / "config.json").write_text(json.dumps(config | {"words": ["a", "d"]}))
+    with pytest.raises(ArchError, match="its `words` has 'd'; the spec can only 'a' or 'c' or 'b'"):
         archc.load(tmp_path / "mine.arch").from_pretrained(there)
 
 
