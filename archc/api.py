@@ -29,6 +29,7 @@ from archc.compile import (
     with_chunks,
 )
 from archc.diagnostics import ArchWarning
+from archc.elaborate.last import parts_at_the_end
 from archc.elaborate.ones import ones
 from archc.ir import layer as ir
 from archc.ir.picture import as_svg
@@ -277,11 +278,12 @@ class Spec:
         return classify(before_chunks(self.layer))
 
     def _warn(self, layer: ir.Layer) -> None:
-        """Tell, once, of ones where the identity may be meant, and of recurrences that stay a loop
-        though nobody asked for it."""
+        """Tell, once, of a part that a file ends with, of ones where the identity may be meant, and
+        of recurrences that stay a loop though nobody asked for it."""
         if not self._warned:
             self._warned = True
-            for found in (*ones(layer), *loops(before_chunks(layer))):
+            parts = () if self._layer_name else parts_at_the_end(layer)
+            for found in (*parts, *ones(layer), *loops(before_chunks(layer))):
                 warnings.warn(found.render(), ArchWarning, stacklevel=3)
 
     def _function(self, kind: str, layer: ir.Layer, whole: bool = False) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from archc.commands.parameters import json_option, set_option, specs_argument
 from archc.commands.stages import layer_of, warnings_of
 from archc.commands.status import Status
 from archc.diagnostics import ArchError, Diagnostic
+from archc.specfile import split
 
 
 @click.command()
@@ -39,7 +40,7 @@ def command(
     found: list[Diagnostic] = []
     for spec in specs:
         try:
-            found += warnings_of(layer_of(spec, given))
+            found += warnings_of(layer_of(spec, given), bool(split(spec)[1]))
         except ArchError as error:
             found += error.diagnostics
     errors = [finding for finding in found if finding.severity == "error"]

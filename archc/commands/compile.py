@@ -16,11 +16,13 @@ from archc.commands.show import DERIVED, kernels_text, plan_text
 from archc.commands.sources import BACKENDS, source_of
 from archc.commands.stages import Given, layer_of, tree_of
 from archc.compile import RUNTIMES, Dump, Style, kernels_of
-from archc.diagnostics import fail
+from archc.diagnostics import Diagnostic, fail
+from archc.elaborate.last import parts_at_the_end
 from archc.elaborate.ones import ones
 from archc.ir.layer import Layer, Recurrence
 from archc.ir.text import as_text, called_layers, graph_text
 from archc.recurrence.chunk.loops import loops
+from archc.specfile import split
 from archc.syntax import text as tree_text
 from archc.syntax.tree import File
 
@@ -73,7 +75,7 @@ def command(
     with _waiting(spec, console.quiet):
         text = _stage(spec, given, BACKENDS[backend], output, emit, note, Style(runtime, not bare))
     for layer in ready:
-        console.warnings((*ones(written[0]), *loops(layer)))
+        console.warnings(_may_not_be_meant(spec, written[0], layer))
     if folder:
         count = stages.write(Path(folder), written[0])
         console.say(f"{folder}: {count} stages written")
@@ -89,6 +91,12 @@ def command(
         lines = text.count("\n")
         hint = f"; `python {output}` checks it" if emit == "source" and not bare else ""
         console.say(f"{output} written, {lines} lines{hint}")
+
+
+def _may_not_be_meant(spec: str, written: Layer, layer: Layer) -> tuple[Diagnostic, ...]:
+    """Warnings of a layer as written, and as its chunked forms are derived from."""
+    parts = () if split(spec)[1] else parts_at_the_end(written)
+    return (*parts, *ones(written), *loops(layer))
 
 
 def _check_options(check: bool, output: str, emit: str, folder: str, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from archc.backends.renamed import check_spelling
 from archc.diagnostics import Diagnostic
 from archc.elaborate.elaborate import elaborate
+from archc.elaborate.last import parts_at_the_end
 from archc.elaborate.ones import ones
 from archc.elaborate.unread import unread
 from archc.ir.layer import Layer, Recurrence
@@ -25,14 +26,16 @@ Given = Mapping[str, Any]
 """Sizes and options by name, as `--set` gives them."""
 
 
-def warnings_of(layer: Layer) -> tuple[Diagnostic, ...]:
+def warnings_of(layer: Layer, asked: bool = False) -> tuple[Diagnostic, ...]:
     """Warnings of a spec that is right but may not be meant: values that no output depends on, ones
-    for the identity, and states that stay a loop, as `archc compile` says it.
+    for the identity, and states that stay a loop, as `archc compile` says it; and that a file ends
+    with a part, unless that layer was `asked` for by its name.
 
     Whether there is something to say is found from the layer as it is written, which takes a tenth
     of a second; what is said, from the layer that chunked forms are derived from.
     """
-    found = (*unread(parse(layer.source)), *ones(layer))
+    parts = () if asked else parts_at_the_end(layer)
+    found = (*parts, *unread(parse(layer.source)), *ones(layer))
     graphs = [each.graph for each in called_layers(layer)]
     if not any(isinstance(node.op, Recurrence) for graph in graphs for node in graph):
         return found
