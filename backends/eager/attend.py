@@ -75,8 +75,10 @@ class AttendFunction:
         self._name_streams(axes)
         for name, inner in inputs.items():
             kind = self.values[name].kind
-            kept = kind in (NUMBER, PLACES) or (kind == WIDE and "batch" in self.layouts[name])
-            kind = kind if kept else KIND_OF[inner.type.dtype]
+            if kind == WIDE and "batch" in self.layouts[name]:
+                kind = TOTAL
+            elif kind not in (NUMBER, PLACES):
+                kind = KIND_OF[inner.type.dtype]
             self._enter(inner, Value(Text(self.arguments[name]), self.layouts[name], kind))
 
     def take_borders(self, done: Mapping[int, Sequence[int]]) -> None:

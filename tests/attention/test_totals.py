@@ -64,3 +64,19 @@ def test_what_they_multiply_enters_products_in_bfloat16(read: str) -> None:
     found = exact.bfloat16()(x.bfloat16()).detach()
     assert found.dtype == torch.bfloat16
     assert float((found - wanted).abs().max()) < 0.03 * float(wanted.abs().max())
+
+
+def test_another_attend_reads_them_with_all_their_digits() -> None:
+    """Weights of a second attend add up to 1 where scores of tens are in bfloat16."""
+    text = """layer Shares(d):
+        input q[d], k[d]
+        attend s <= t:
+            l = logsumexp(q[t].T @ k[s])
+        attend s <= t:
+            one = sum[s](exp(q[t].T @ k[s] - l[t]))
+        output one
+    """
+    generator = torch.Generator().manual_seed(0)
+    q, k = (6 * torch.randn(2, 20, 8, generator=generator).bfloat16() for _ in "qk")
+    one = archc.parse(text).module(d=8, dtype=torch.bfloat16)(q, k)
+    assert (one.double() - 1).abs().max() < 5e-3
