@@ -187,10 +187,10 @@ class Formulas:
         return named(state, self.at, *([] if done == last + 1 else [f"({done})"]))
 
     def _step(self, form: nf.StateForm, step: nf.Step, old: Math, new: Math) -> list[Math]:
-        if self.form.kind == nf.MAX_PLUS:
+        if self.form.kind == nf.TROPICAL:
             shifted = row(self.factor(step.decay), PLUS, old) if step.decay != 0 else old
             floors = [self.value(term.c) for term in step.terms]
-            return [row(new, EQUALS, function("max", shifted, *floors))]
+            return [row(new, EQUALS, function(self.form.sums, shifted, *floors))]
         if self.form.kind == nf.DENSE:
             parts = [row(self.value(step.matrix), old)]
             parts += [self.decayed(step, old)] if step.decay != 0 else []

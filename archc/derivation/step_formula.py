@@ -20,12 +20,13 @@ from archc.recurrence.affine.form import (
     DIAGONAL,
     LINKED,
     MATRIX,
-    MAX_PLUS,
+    TROPICAL,
     NormalForm,
     StateForm,
 )
 from archc.recurrence.analysis.classify import recurrence_classes
 from archc.recurrence.analysis.degree import updates
+from archc.recurrence.analysis.semirings import LOG, MAX, MIN
 from archc.source import Span
 from archc.verify.checks import normal_checks
 from archc.verify.study import Study
@@ -186,10 +187,11 @@ def classed(telling: Telling) -> Step:
     for form in telling.forms:
         texts = list(dict.fromkeys(found[name].text for name in form.states if name in found))
         names = [named(name) for name in form.states]
-        blocks.append(para(*_and(names), f": {'; '.join(texts)}. {MEANS.get(form.kind, '')}"))
+        means = MEANS.get(form.sums or form.kind, "")
+        blocks.append(para(*_and(names), f": {'; '.join(texts)}. {means}"))
         if form.kind == MATRIX:
             blocks.append(Table(("", "in this recurrence"), tuple(_facts(telling, form))))
-    if any(form.kind == MAX_PLUS for form in telling.forms):
+    if any(form.kind == TROPICAL for form in telling.forms):
         blocks += [
             para(f"{note[0].upper()}{note[1:]}. {GAUGE}")
             for note in telling.study.derived.notes
@@ -209,8 +211,12 @@ MEANS = {
     " made first, and then many tokens are taken at once, as with one state.",
     DENSE: "A matrix mixes the elements of the state. Products of these matrices say what many"
     " tokens do at once.",
-    MAX_PLUS: "With the maximum in place of the sum, and the sum in place of the product, this is a"
+    MAX: "With the maximum in place of the sum, and the sum in place of the product, this is a"
     " linear recurrence: the same laws hold.",
+    MIN: "With the minimum in place of the sum, and the sum in place of the product, this is a"
+    " linear recurrence: the same laws hold.",
+    LOG: "Its exponential is a linear recurrence: a sum of logarithms stands for a product. It is"
+    " kept divided by that of a running maximum, so that no exponential is large.",
 }
 GAUGE = (
     "Replacing it by any other number changes the other states by a factor that every output"

@@ -28,7 +28,8 @@ from archc.ir import chunk as ck
 from archc.ir.value_names import state_before
 from archc.recurrence.affine.atoms import Atom
 from archc.recurrence.affine.atoms import Table as Atoms
-from archc.recurrence.affine.form import DENSE, DIAGONAL, LINKED, MAX_PLUS, NormalForm
+from archc.recurrence.affine.form import DENSE, DIAGONAL, LINKED, TROPICAL, NormalForm
+from archc.recurrence.analysis.semirings import MAX
 from archc.verify.checks import safe_checks
 from archc.verify.study import Study
 
@@ -71,7 +72,7 @@ def _logs(telling: Telling, forms: list[NormalForm]) -> Iterator[Block]:
 def _gate(study: Study, form: NormalForm, gate: sympy.Expr) -> Iterator[Block]:
     """One decay: its logarithm, and the interval of that."""
     table, formulas = Atoms(form.atoms), Formulas(study, form)
-    gauges = {name for each in study.derived.forms if each.kind == MAX_PLUS for name in each.states}
+    gauges = {name for each in study.derived.forms if each.sums == MAX for name in each.states}
     gauged = False
     exps = [form.atoms[s] for s in table.symbols(gate) if form.atoms[s].fn == "exp"]
     for atom in exps:
@@ -207,8 +208,11 @@ def _others(telling: Telling) -> Iterator[Block]:
             "The products of the matrix have no exponential and no quotient in them. Whether they"
             " stay small is up to the matrix, as it is in the loop."
         )
-    if kinds == {MAX_PLUS}:
-        yield para("There are only sums and maxima: nothing can overflow that the loop keeps.")
+    if kinds == {TROPICAL}:
+        yield para(
+            "There are only sums, maxima and minima, and exponentials of what is not above 0:"
+            " nothing can overflow that the loop keeps."
+        )
 
 
 def _factors(telling: Telling) -> Iterator[Block]:

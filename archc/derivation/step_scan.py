@@ -31,7 +31,8 @@ from archc.derivation.row_names import Factor, rows_of
 from archc.derivation.telling import Telling, joined
 from archc.ir import layer as ir
 from archc.ir.value_names import state_before
-from archc.recurrence.affine.form import DENSE, MAX_PLUS, WRITTEN, NormalForm
+from archc.recurrence.affine.form import DENSE, TROPICAL, WRITTEN, NormalForm
+from archc.recurrence.analysis.semirings import MIN
 
 UP_TO_I = row(Name("s"), Sign("≤"), Name("i"))
 
@@ -46,7 +47,7 @@ def scan_chunks(telling: Telling, form: NormalForm, first: bool = True) -> Step:
         blocks += _several(Formulas(telling.study, form, "i"), letters)
     else:
         for each in form.forms:
-            kind = {DENSE: _dense, MAX_PLUS: _maximum}.get(form.kind, _diagonal)
+            kind = {DENSE: _dense, TROPICAL: _maximum}.get(form.kind, _diagonal)
             blocks += kind(Formulas(telling.study, form, "i"), each.state, letters)
     ends = [named(name, letters.of("C")) for name in form.states]
     verb = "wait" if len(ends) > 1 else "waits"
@@ -127,12 +128,14 @@ def _maximum(formulas: Formulas, state: str, letters: Letters) -> Iterator[Block
     shift = formulas.moved("s").value(step.decay)
     yield Formula(row(Name(total, ("i",)), EQUALS, Sum("∑", UP_TO_I), _fenced(shift)), "", PARALLEL)
     moved = row(formulas.value(step.decay), PLUS, _local(state, "i-1"))
-    start = [Words(", "), _local(state, "0"), EQUALS, row(Sign("−", tight=True), Number("∞"))]
-    yield Formula(row(_local(state, "i"), EQUALS, function("max", moved, *floors), *start),
+    sums, infinite = formulas.form.sums, Number("∞")
+    nothing = infinite if sums == MIN else row(Sign("−", tight=True), infinite)
+    start = [Words(", "), _local(state, "0"), EQUALS, nothing]
+    yield Formula(row(_local(state, "i"), EQUALS, function(sums, moved, *floors), *start),
                   "from nothing", PARALLEL)  # fmt: skip
     yield from _ends(letters, lambda at: row(
         named(state, at), EQUALS,
-        function("max", row(Name(total, (at,)), PLUS, named(state, "0")), _local(state, at)),
+        function(sums, row(Name(total, (at,)), PLUS, named(state, "0")), _local(state, at)),
     ))  # fmt: skip
 
 

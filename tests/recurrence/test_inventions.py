@@ -197,6 +197,16 @@ layer Example(H, K, V):
     output o
 """,
     # The least squares solution for keys that another memory makes.
+    # A running minimum, and the logarithm of a running sum.
+    "over other semirings": """
+layer Example(H, K):
+    input a[H], b[H, K], q[H, K]
+    recurrence n[K] = inf, r[K] = -inf over H:
+        n[t] = min(n[t-1] + a, b)
+        r[t] = log(exp(r[t-1] - softplus(a)) + exp(b))
+        o    = tanh(n[t]) * q + sigmoid(r[t-1]) + r[t]
+    output o
+""",
     "a solve for keys that are read": """
 layer Example(H, K):
     input q[H, K], k[H, K], v[H, K], a[H], b[H]

@@ -21,7 +21,7 @@ from archc.recurrence.affine.atoms import Atoms, Table
 
 MATRIX, DIAGONAL, DENSE = "matrix", "diagonal", "dense"
 LINKED = "linked"
-MAX_PLUS, SEQUENTIAL = "max-plus", "sequential"
+TROPICAL, SEQUENTIAL = "tropical", "sequential"
 
 BEFORE, AFTER, WRITTEN = "before", "after", "written"
 
@@ -51,7 +51,8 @@ class Term:
 class Step:
     """One micro-step. `decay` is the product of `key` (key-side and scalar factors) and `value`
     (value-side factors); 1 where nothing decays. In a "diagonal" form it is not taken apart (`key`
-    is all of it); in a "max-plus" form the step is max(decay + S_prev, c of its only term).
+    is all of it); in a "tropical" form the step is max(decay + S_prev, c of its only term), or
+    what the form's `sums` has in place of max.
 
     `matrix`, of a "dense" form: S' = decay * S_prev + the sum over `column` of matrix * S_prev with
     its axis `row` called `column`.
@@ -180,9 +181,9 @@ class NormalForm:
     kind: matrix (rank-one writes), diagonal (elementwise, whatever the writes are), dense (a matrix
     along an axis: `Step.matrix`; or coupled states: `blocks[i][j]` scales state j into state i, and
     the steps hold the writes; `turn`: those blocks are one), linked (matrices that scale one
-    another and are corrected together: `blocks` and `links`, no forms), max-plus, sequential (then
-    `refusal` says why). `without_ranks`, where steps have ranks: the forms of the states without
-    them, for states that are taken whole.
+    another and are corrected together: `blocks` and `links`, no forms), tropical (over `sums`, one
+    of `SEMIRINGS`), sequential (then `refusal` says why). `without_ranks`, where steps have ranks:
+    the forms of the states without them, for states that are taken whole.
     """
 
     kind: str
@@ -194,12 +195,13 @@ class NormalForm:
     links: Links | None = None
     turn: Turn | None = None
     without_ranks: tuple[NormalForm, ...] = ()
+    sums: str = ""
 
     def key(self) -> str:
         """Canonical text of the update: equal for two spellings of one update. Axes are named by
         their roles, values by the captures they come from; reads are not part of it."""
         lines = [line for form in self.forms for line in _lines(self, form)]
-        return "\n".join([self.kind, *lines, *_linked_lines(self)])
+        return "\n".join([self.sums or self.kind, *lines, *_linked_lines(self)])
 
 
 def _linked_lines(whole: NormalForm) -> list[str]:

@@ -104,9 +104,9 @@ class _Writer:
         )
 
     def _step(self, name: str, before: str, step: nf.Step) -> list[str]:
-        if self.form.kind == nf.MAX_PLUS:
+        if self.form.kind == nf.TROPICAL:
             parts = [f"{self.expr(step.decay)} + {before}", *(self.expr(t.c) for t in step.terms)]
-            return [f"{name} = max({', '.join(parts)})"]
+            return [f"{name} = {self.form.sums}({', '.join(parts)})"]
         lines, decayed = [], before
         if self.form.kind == nf.DENSE:
             parts = [f"({self.expr(step.matrix)} . {before})"]

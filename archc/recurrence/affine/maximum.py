@@ -1,4 +1,4 @@
-"""A running maximum -> what shifts it and what it is compared with: m = max(a + m[t-1], b)."""
+"""A running maximum, and the like -> what shifts it and what it meets: m = max(a + m[t-1], b)."""
 
 from __future__ import annotations
 
@@ -7,32 +7,39 @@ import sympy
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.recurrence.affine.atoms import Table
-from archc.recurrence.affine.form import MAX_PLUS, NormalForm, StateForm, Step, Term
+from archc.recurrence.affine.form import TROPICAL, NormalForm, StateForm, Step, Term
 from archc.recurrence.affine.polynomials import Reading
 from archc.recurrence.analysis.degree import CONSTANT, OTHER, degrees
+from archc.recurrence.analysis.semirings import LOG, LOWEST, SEMIRINGS, joined
 
 ONE, ZERO = sympy.Integer(1), sympy.Integer(0)
 
 Affine = tuple[sympy.Expr | None, sympy.Expr | None]
-"""(a, b) of max(a + m[t-1], b); None stands for -inf."""
+"""(a, b) of max(a + m[t-1], b); None stands for what changes no maximum."""
 
 
 def tropical(recurrence: ir.Recurrence, states: tuple[str, ...]) -> NormalForm | None:
-    """The form of a running maximum; None if the states are something else."""
-    known = degrees(recurrence, states, tropical=True)
+    """The form of a running maximum, or the like; None if the states are something else."""
+    found = (_over(recurrence, states, sums) for sums in SEMIRINGS)
+    return next((each for each in found if each is not None), None)
+
+
+def _over(recurrence: ir.Recurrence, states: tuple[str, ...], sums: str) -> NormalForm | None:
+    """The form over a semiring."""
+    known = degrees(recurrence, states, sums)
     own = [state for state in recurrence.states if state.name in states]
     if len(own) > 1 or known[recurrence.body.outputs[own[0].name]].kind in (OTHER, CONSTANT):
         return None
     (state,) = own
     reading = Reading(recurrence, known, Table())
-    walk = _Walk(reading)
+    walk = _Walk(reading, sums)
     shift, floor = walk.value(recurrence.body.outputs[state.name])
     if shift is None:
         return None
     terms = (Term(ONE, floor, ZERO, True),) if floor is not None else ()
     whole = _whole(recurrence, reading, state)
     form = StateForm(state.name, (), (), state.axes, (Step(shift, shift, ONE, terms),), (), whole)
-    return NormalForm(MAX_PLUS, states, (form,), reading.table.atoms)
+    return NormalForm(TROPICAL, states, (form,), reading.table.atoms, sums=sums)
 
 
 def _whole(recurrence: ir.Recurrence, reading: Reading, state: ir.State) -> tuple[int, ...]:
@@ -45,10 +52,10 @@ def _whole(recurrence: ir.Recurrence, reading: Reading, state: ir.State) -> tupl
 
 
 class _Walk:
-    """Values of the body over (max, +)."""
+    """Values of the body over a semiring."""
 
-    def __init__(self, reading: Reading) -> None:
-        self.reading = reading
+    def __init__(self, reading: Reading, sums: str) -> None:
+        self.reading, self.sums = reading, sums
         self.done: dict[int, Affine] = {}
 
     def value(self, id: int) -> Affine:
@@ -62,9 +69,10 @@ class _Walk:
             return None, self.reading.constant(node.id)
         if node.id in self.reading.old:
             return ZERO, None
-        (a, b), (c, d) = (self.value(operand) for operand in node.operands)
-        if node.op.fn == "max":
-            return self._largest(a, c), self._largest(b, d)
+        pair = joined(self.sums, self.reading.body, node)
+        (a, b), (c, d) = (self.value(operand) for operand in pair or node.operands)
+        if pair is not None:
+            return self._joined(a, c), self._joined(b, d)
         if node.op.fn == "sub":
             assert c is None and d is not None
             d = -d
@@ -73,7 +81,11 @@ class _Walk:
         assert d is not None
         return None if a is None else a + d, None if b is None else b + d
 
-    def _largest(self, a: sympy.Expr | None, b: sympy.Expr | None) -> sympy.Expr | None:
+    def _joined(self, a: sympy.Expr | None, b: sympy.Expr | None) -> sympy.Expr | None:
         if a is None or b is None:
             return b if a is None else a
-        return a if a == b else self.reading.table.fn("max", a, b)
+        fn = self.reading.table.fn
+        if self.sums != LOG:
+            return a if a == b else fn(self.sums, a, b)
+        level = fn("max", fn("max", a, b), sympy.Integer(LOWEST))
+        return level + fn("log", fn("exp", a - level) + fn("exp", b - level))

@@ -11,8 +11,9 @@ from archc.ir.builder import Builder
 from archc.ir.graph import Graph
 from archc.ir.value_names import state_before
 from archc.recurrence.affine.build import Lowering
-from archc.recurrence.affine.form import AFTER, MAX_PLUS, SEQUENTIAL, NormalForm, Read, StateForm
+from archc.recurrence.affine.form import AFTER, SEQUENTIAL, TROPICAL, NormalForm, Read, StateForm
 from archc.recurrence.affine.normalize import normal_forms
+from archc.recurrence.analysis.semirings import LOG
 
 
 def rebuilt(recurrence: ir.Recurrence) -> Graph:
@@ -71,13 +72,22 @@ class _Rebuild(Builder):
         found = self.fn("mul", self.lower.value(expr), state)
         return self.body.add(ir.Reduce("sum", axes), found)
 
+    def _joined(self, value: int, *others: int) -> int:
+        """A sum over the form's semiring."""
+        if self.form.sums != LOG:
+            return self.fn(self.form.sums, value, *others) if others else value
+        (other,) = others
+        apart = self.fn("abs", self.fn("sub", value, other))
+        above = self.fn("softplus", self.fn("neg", apart))
+        return self.fn("add", self.fn("max", value, other), above)
+
     def _steps(self) -> None:
         for step in self.own.steps:
             previous = self.after
-            if self.form.kind == MAX_PLUS:
+            if self.form.kind == TROPICAL:
                 shifted = self.fn("add", self.lower.value(step.decay), previous)
                 floors = [self.lower.value(term.c) for term in step.terms]
-                self.after = self.fn("max", shifted, *floors) if floors else shifted
+                self.after = self._joined(shifted, *floors)
                 continue
             assert step.decay == sympy.expand(step.key * step.value), "a decay is that of its sides"
             decayed = self.fn("mul", self.lower.value(step.decay), previous)

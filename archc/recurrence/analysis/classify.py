@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, components
 from archc.recurrence.analysis.degree import OTHER, degrees, reads, updates
+from archc.recurrence.analysis.semirings import SEMIRINGS
 from archc.recurrence.analysis.transition import Transition, transition
 from archc.source import Span
 
 
 @dataclass(frozen=True)
 class Class:
-    """The kind of a memory: `kind` is one of linear, max-plus, law (the spec says how it composes),
+    """The kind of a memory: `kind` is one of linear, tropical, law (the spec says how it composes),
     sequential, attention, window.
 
     `text` says it in words; `reason` and `span` say why a sequential one has no chunked form.
@@ -72,11 +73,12 @@ def _component(recurrence: ir.Recurrence, states: tuple[str, ...]) -> Class:
     broken = next((linear[after[s]] for s in states if linear[after[s]].kind == OTHER), None)
     if broken is None:
         return Class("linear", states, describe(recurrence, states, transition(recurrence, states)))
-    tropical = degrees(recurrence, states, tropical=True)
-    if all(tropical[after[s]].kind != OTHER for s in states):
-        return Class("max-plus", states, "running maximum, a recurrence over (max, +)")
     if any({*states} <= {*law.states} for law in recurrence.laws):
         return Class("law", states, "recurrence with a composition law of its own")
+    for sums, text in SEMIRINGS.items():
+        tropical = degrees(recurrence, states, sums)
+        if all(tropical[after[s]].kind != OTHER for s in states):
+            return Class("tropical", states, text)
     span = recurrence.body[broken.culprit].span if broken.culprit is not None else None
     return Class("sequential", states, "sequential cell", broken.why, span)
 

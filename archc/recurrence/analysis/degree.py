@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.recurrence.analysis.semirings import joined
 
 CONSTANT, LINEAR, OTHER = "constant", "linear", "other"
 
@@ -66,11 +68,12 @@ def reads(recurrence: ir.Recurrence, state: str) -> frozenset[str]:
 
 
 def degrees(
-    recurrence: ir.Recurrence, component: Collection[str], tropical: bool = False
+    recurrence: ir.Recurrence, component: Collection[str], sums: str = ""
 ) -> Mapping[int, Degree]:
     """The degree of every node in the states of `component`; other states count as given values.
 
-    With `tropical`, sums are maxima and products are sums: m[t] = max(a + m[t-1], b) is linear.
+    With `sums`, one of `SEMIRINGS`, products are sums, and sums are what that says:
+    m[t] = max(a + m[t-1], b) is linear.
     """
     old, after = before(recurrence), updates(recurrence)
     own = {after[name] for name in component}
@@ -82,9 +85,9 @@ def degrees(
         elif node.id in old:
             found[node.id] = Degree(LINEAR if old[node.id] in component else CONSTANT)
         else:
-            operands = [found[operand] for operand in node.operands]
-            rule = _tropical if tropical else _ordinary
-            found[node.id] = rule(recurrence.body, node, operands)
+            of = (joined(sums, recurrence.body, node) if sums else None) or node.operands
+            rule = partial(_tropical, sums) if sums else _ordinary
+            found[node.id] = rule(recurrence.body, node, [found[operand] for operand in of])
     return found
 
 
@@ -118,14 +121,14 @@ def _elementwise(node: Node, fn: str, linear: list[bool]) -> Degree:
     return _other(node, f"`{fn}` of a state")
 
 
-def _tropical(body: Graph, node: Node, operands: list[Degree]) -> Degree:
-    """The degree of a node over (max, +)."""
+def _tropical(sums: str, body: Graph, node: Node, operands: list[Degree]) -> Degree:
+    """The degree of a node over (max, +) and the like."""
     early = _settled(operands)
     if early is not None:
         return early
     fn = node.op.fn if isinstance(node.op, ir.Elementwise) else ""
     linear = [o.kind == LINEAR for o in operands]
-    if fn == "max":
+    if joined(sums, body, node) is not None:
         return Degree(LINEAR)
     if fn == "add":
         return _product(node, linear)

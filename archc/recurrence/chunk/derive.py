@@ -33,7 +33,7 @@ from archc.recurrence.affine.form import (
     DIAGONAL,
     LINKED,
     MATRIX,
-    MAX_PLUS,
+    TROPICAL,
     LinkedRead,
     NormalForm,
     Part,
@@ -59,7 +59,7 @@ from archc.recurrence.chunk.linked_matrices import LinkedForm, TokenLink
 from archc.recurrence.chunk.matrix import MatrixForm, TokenStep, TokenTerm
 from archc.recurrence.chunk.scan import Carried, diagonal
 from archc.recurrence.chunk.stepwise import stepwise
-from archc.recurrence.chunk.tropical import differences_first, running_max
+from archc.recurrence.chunk.tropical import RUNNING, differences_first, running_max
 from archc.recurrence.chunk.turned_matrices import TurnedForm
 
 MOST_OF_TOKEN = ck.MOST_ROWS // ck.FEWEST_TOKENS
@@ -281,13 +281,19 @@ class Derivation:
         for state, carried in zip(states, found, strict=True):
             self._note_state(state.name, carried)
 
-    def running_max(self, form: NormalForm) -> None:
-        """A running maximum; no gradient passes one that is proved not to matter."""
+    def running(self, form: NormalForm) -> None:
+        """A running maximum, or the like; no gradient passes one that is proved not to matter."""
         name, step = form.forms[0].state, form.forms[0].steps[0]
-        gauge = proved(self.recurrence, name, self.wanted) is not None
         shift = self._some(form, step.decay)
-        value = self._value(form, step.terms[0].c)
         state, start = self.states[name], self.starts[name]
+        if not step.terms:  # max(a + m[t-1], b + m[t-1]) is a sum
+            self._note_state(name, diagonal(self.frame, state, None, shift, start))
+            return
+        value = self._value(form, step.terms[0].c)
+        if form.sums in RUNNING:
+            self._note_state(name, RUNNING[form.sums](self.frame, state, shift, value, start))
+            return
+        gauge = proved(self.recurrence, name, self.wanted) is not None
         carried = running_max(self.frame, state, shift, value, start, gauge)
         self.maxima.append((carried.before, carried.after))
         self._note_state(name, carried)
@@ -555,7 +561,7 @@ GROUPS = {
     DIAGONAL: Derivation.diagonal,
     DENSE: Derivation.dense,
     LINKED: Derivation.linked,
-    MAX_PLUS: Derivation.running_max,
+    TROPICAL: Derivation.running,
 }
 """How a group of each kind is derived."""
 

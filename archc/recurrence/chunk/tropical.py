@@ -1,6 +1,7 @@
 """Layer IR -> layer IR: a running maximum, m[t] = max(shift + m[t-1], value), in chunks.
 
 The scan of `scan.py` over (max, +): sums of shifts stand for products of decays, maxima for sums.
+A running minimum and a running logarithm of a sum are made of it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sympy
 
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.recurrence.analysis.semirings import LOG, LOWEST, MIN
 from archc.recurrence.chunk.frame import Frame
 from archc.recurrence.chunk.scan import (
     Carried,
@@ -43,6 +45,47 @@ def running_max(
     if gauge:
         return _as_gauge(frame, (before, after), shift, value, initial)
     return _as_loop(frame, state, (before, after), shift, value, initial)
+
+
+def running_min(
+    frame: Frame, state: ir.State, shift: int | None, value: int, initial: int
+) -> Carried:
+    """m[t] = min(shift + m[t-1], value): what is largest with the other sign."""
+    moved = None if shift is None else frame.fn("neg", shift)
+    less = (frame.fn("neg", id) for id in (value, initial))
+    made = running_max(frame, state, moved, *less)
+    before, after, final = (frame.fn("neg", id) for id in (made.before, made.after, made.final))
+    return Carried(before, after, final)
+
+
+def running_log(
+    frame: Frame, state: ir.State, shift: int | None, value: int, initial: int
+) -> Carried:
+    """m[t] = log(exp(shift + m[t-1]) + exp(value)) as M[t] + log(e[t]), with the running maximum M,
+    a constant, and e[t] = exp(shift + M[t-1] - M[t]) e[t-1] + exp(value - M[t]): no exponent is
+    above 0, and where any is 0, e[t] is at least 1. M is no less than `LOWEST`, so that what has
+    seen nothing but -inf is no NaN."""
+    lowest = frame.number(LOWEST)
+    least = [frame.fn("max", id, lowest) for id in (value, initial)]
+    found = largest(frame, state, shift, *least)
+    first, *levels = (
+        frame.add(ck.Detach(), id) for id in (least[1], found.before, found.after, found.final)
+    )
+    apart = frame.fn("sub", levels[0], levels[1])
+    gate = frame.fn("exp", apart if shift is None else frame.fn("add", shift, apart))
+    write = frame.fn("exp", frame.fn("sub", value, levels[1]))
+    start = frame.fn("exp", frame.fn("sub", initial, first))
+    sums = diagonal(frame, state, gate, write, start)
+    scaled = zip(levels, (sums.before, sums.after, sums.final), strict=True)
+    return Carried(*(_raised(frame, level, amount) for level, amount in scaled))
+
+
+def _raised(frame: Frame, level: int, amount: int) -> int:
+    """level + log(amount); -inf for 0, through which no gradient goes."""
+    there = frame.fn("gt", amount, frame.number(0))
+    size = frame.fn("log", frame.fn("where", there, amount, frame.number(1)))
+    nothing = frame.add(ir.Constant(-sympy.oo))
+    return frame.fn("where", there, frame.fn("add", level, size), nothing)
 
 
 def largest(frame: Frame, state: ir.State, shift: int | None, value: int, initial: int) -> Carried:
@@ -121,10 +164,10 @@ def _as_loop(
     wins = (frame.fn("real", frame.fn(fn, moved, value)) for fn in ("gt", "ge"))
     share = frame.fn("div", frame.fn("add", *wins), frame.number(2))
     rest = frame.fn("sub", frame.number(1), share)
-    write = frame.fn("mul", rest, _rise(frame, value))
+    write = frame.fn("mul", rest, _finite_rise(frame, value))
     if shift is not None:
-        write = frame.fn("add", frame.fn("mul", share, _rise(frame, shift)), write)
-    rises = diagonal(frame, state, share, write, _rise(frame, initial))
+        write = frame.fn("add", frame.fn("mul", share, _finite_rise(frame, shift)), write)
+    rises = diagonal(frame, state, share, write, _finite_rise(frame, initial))
     before = frame.fn("add", found[0], rises.before)
     after = frame.fn("add", found[1], rises.after)
     return Carried(before, after, frame.add(ck.Last(frame.stream.name), after, initial))
@@ -151,10 +194,22 @@ def _as_gauge(
     return Carried(before, after, frame.add(ck.Last(stream.name), after, initial))
 
 
-def _rise(frame: Frame, id: int) -> int:
-    """0, with the gradient of a value; numbers and values of -inf are those that cannot rise."""
+def _finite_rise(frame: Frame, id: int) -> int:
+    """0, with the gradient of a value; one of inf or -inf has none."""
+    infinite = frame.add(ir.Constant(sympy.oo))
+    return _rise(frame, id, frame.fn("lt", frame.fn("abs", id), infinite))
+
+
+def _rise(frame: Frame, id: int, there: int | None = None) -> int:
+    """0, with the gradient of a value; numbers and values of -inf are those that cannot rise.
+    `there`: where values can."""
     if isinstance(frame.graph[id].op, ir.Constant):
         return frame.number(0)
-    there = frame.fn("gt", id, frame.add(ir.Constant(-sympy.oo)))
+    if there is None:
+        there = frame.fn("gt", id, frame.add(ir.Constant(-sympy.oo)))
     rise = frame.fn("sub", id, frame.add(ck.Detach(), id))
     return frame.fn("where", there, rise, frame.number(0))
+
+
+RUNNING = {MIN: running_min, LOG: running_log}
+"""What goes over other semirings."""

@@ -26,14 +26,15 @@ from archc.recurrence.affine.form import (
     DENSE,
     DIAGONAL,
     LINKED,
-    MAX_PLUS,
     SEQUENTIAL,
+    TROPICAL,
     NormalForm,
 )
 from archc.recurrence.affine.form import MATRIX as MATRIX_FORM
 from archc.recurrence.affine.normalize import normal_forms
 from archc.recurrence.analysis.degree import reads
 from archc.recurrence.analysis.gauge import SCALE, SHIFT, Proof, proved
+from archc.recurrence.analysis.semirings import MAX, SEMIRINGS
 from archc.recurrence.chunk.coupled import coupled, dense, fresh
 from archc.recurrence.chunk.derive import Derivation, NotChunked
 from archc.recurrence.chunk.frame import settled
@@ -80,7 +81,7 @@ def rounds_of(
     order = _order(recurrence, forms, gauges)
     for number in range(max(order) + 1):
         mine = [form for form, at in zip(forms, order, strict=True) if at == number]
-        mine.sort(key=lambda form: form.kind != MAX_PLUS)
+        mine.sort(key=lambda form: form.kind != TROPICAL)
         groups = tuple(work.group(form, gauges) for form in mine)
         yield Round(groups, work.graph_of(groups))
         for form in (form for form in mine if number < max(order)):
@@ -89,7 +90,7 @@ def rounds_of(
 
 def _proofs(recurrence: ir.Recurrence, form: NormalForm) -> Iterator[tuple[str, Proof]]:
     """The running maximum of a group, if it is a gauge."""
-    if form.kind == MAX_PLUS:
+    if form.sums == MAX:
         found = proved(recurrence, form.states[0])
         if found is not None:
             yield form.states[0], found
@@ -333,6 +334,8 @@ class _Summaries(Derivation):
         """A running maximum; where it is a gauge, its values in this run and as 0."""
         if gauge:
             raise NotChunked("a running maximum depends on another one")
+        if form.sums != MAX or not form.forms[0].steps[0].terms:
+            raise NotChunked(f"no law is made of a {SEMIRINGS[form.sums]}", "give one: `law(...)`")
         frame, state = self.frame, self.states[form.states[0]]
         step = form.forms[0].steps[0]
         shift, value = self._some(form, step.decay), self._value(form, step.terms[0].c)
@@ -366,7 +369,7 @@ KINDS = {
     DIAGONAL: _Summaries.decayed,
     DENSE: _Summaries.mixed,
     LINKED: _Summaries.matrices,
-    MAX_PLUS: _Summaries.maximum,
+    TROPICAL: _Summaries.maximum,
 }
 """How a group of each kind is summarised."""
 

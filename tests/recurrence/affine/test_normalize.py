@@ -286,7 +286,7 @@ def test_a_stabiliser_is_a_running_maximum() -> None:
         "S[t] = exp(g + m[t-1] - m[t]) * S[t-1] + exp(b - m[t]) * k @ v.T\no = S[t].T @ q"
     )
     states = "S[K, V], m[]"
-    assert [each.kind for each in forms(body, states, "o")] == ["max-plus", "matrix"]
+    assert [each.kind for each in forms(body, states, "o")] == ["tropical", "matrix"]
     check(simplify(spec(body, states, "o")))
 
 

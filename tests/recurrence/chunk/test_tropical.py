@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
+import archc
+from archc.compile import before_chunks
 from archc.dims import TIME
+from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.ir.meaning import evaluate_graph
+from archc.recurrence.analysis.classify import recurrence_classes
+from archc.recurrence.analysis.semirings import LOG, MAX, MIN, SEMIRINGS
 from archc.recurrence.chunk.frame import Frame
 from archc.recurrence.chunk.scan import Carried, diagonal
-from archc.recurrence.chunk.tropical import differences_first, running_max
+from archc.recurrence.chunk.tropical import RUNNING, differences_first, running_max
 from tests.graphs import Sketch
 from tests.recurrence.hand_made import (
     LENGTHS,
@@ -30,12 +37,16 @@ from tests.recurrence.hand_made import (
 START = {"m[0]": "batch H D"}
 
 
-def update(sketch: Sketch, ids: Ids) -> dict[str, int]:
-    """max(a + m[t-1], b)."""
+def update(sketch: Sketch, ids: Ids, sums: str = MAX) -> dict[str, int]:
+    """max(a + m[t-1], b), or the sum over another semiring."""
     moved = sketch.fn("add", ids["a"], ids["m[t-1]"]) if "a" in ids else ids["m[t-1]"]
-    return {"m": sketch.fn("max", moved, ids["b"])}
+    if sums != LOG:
+        return {"m": sketch.fn(sums, moved, ids["b"])}
+    parts = (sketch.fn("exp", each) for each in (moved, ids["b"]))
+    return {"m": sketch.fn("log", sketch.fn("add", *parts))}
 
 
+@pytest.mark.parametrize("sums", [MAX, MIN, LOG])
 @pytest.mark.parametrize(
     "given",
     [
@@ -47,14 +58,38 @@ def update(sketch: Sketch, ids: Ids) -> dict[str, int]:
         {"b": "D"},
     ],
 )
-def test_the_form_is_the_recurrence(given: dict[str, str]) -> None:
+def test_the_form_is_the_recurrence(given: dict[str, str], sums: str) -> None:
     inputs = {**given, **START}
 
     def build(frame: Frame, ids: Ids) -> list[Carried]:
         (state,) = states(inputs)
-        return [running_max(frame, state, ids.get("a"), ids["b"], ids["m[0]"])]
+        running = RUNNING.get(sums, running_max)
+        return [running(frame, state, ids.get("a"), ids["b"], ids["m[0]"])]
 
-    agree(inputs, update, build)
+    agree(inputs, partial(update, sums=sums), build)
+
+
+SPELLINGS = {
+    "min(m[t-1] + a, b)": MIN,
+    "max(m[t-1] + a, m[t-1] + 0.1)": MAX,
+    "log(exp(m[t-1] - softplus(a)) + exp(b))": LOG,
+    "log(exp(log(exp(m[t-1]) + exp(a))) + exp(b))": LOG,
+    "z + log(exp(m[t-1] + a - z) + exp(b - z))": LOG,
+    "b + softplus(m[t-1] + a - b)": LOG,
+    "max(m[t-1] - a, b) + softplus(-abs(m[t-1] - a - b))": LOG,
+    "max(m[t-1], a) + softplus(-abs(m[t-1] - b))": "",
+    "log(exp(m[t-1]) - exp(b))": "",
+    "min(max(m[t-1], a), b)": "",
+}
+
+
+@pytest.mark.parametrize("update", SPELLINGS)
+def test_every_spelling_of_an_update_is_known_and_no_other(update: str) -> None:
+    head = "layer L(K):\n    input a[K], b[K]\n    recurrence m[K]:\n"
+    text = head + f"        z = max(m[t-1] + a, b)\n        m[t] = {update}\n    output m\n"
+    made = before_chunks(archc.parse(text).layer)
+    (found,) = recurrence_classes(next(n.op for n in made.graph if isinstance(n.op, ir.Recurrence)))
+    assert found.text == SEMIRINGS.get(SPELLINGS[update], "sequential cell")
 
 
 INPUTS = {"a": "batch t H D", "b": "batch t H D", **START}
@@ -65,8 +100,14 @@ def plain(frame: Frame, ids: Ids) -> list[Carried]:
     return [running_max(frame, state, ids["a"], ids["b"], ids["m[0]"])]
 
 
+def logs(frame: Frame, ids: Ids) -> list[Carried]:
+    (state,) = states(INPUTS)
+    return [RUNNING[LOG](frame, state, ids["a"], ids["b"], ids["m[0]"])]
+
+
+@pytest.mark.parametrize("sums", [MAX, LOG])
 @pytest.mark.parametrize("what", ["start", "values", "shifts", "all"])
-def test_minus_infinity_stays_and_is_no_nan(what: str) -> None:
+def test_minus_infinity_stays_and_is_no_nan(what: str, sums: str) -> None:
     def given(length: int) -> dict[str, Tensor]:
         values = numbers(INPUTS, length)
         if what in ("start", "all"):
@@ -77,7 +118,8 @@ def test_minus_infinity_stays_and_is_no_nan(what: str) -> None:
             values["a"][:, 1::2] = -torch.inf
         return values
 
-    agree(INPUTS, update, plain, given, grads=False)
+    build = logs if sums == LOG else plain
+    agree(INPUTS, partial(update, sums=sums), build, given, grads=False)
 
 
 GAUGED = {
