@@ -247,10 +247,10 @@ def _taken_out(b: Builder, node: Node, flow: _Flow, back: Graph) -> dict[str, li
     given = [name for name in flow.reached if name in operands]
     along = {name for name in given if node.op.stream.name in b.names(operands[name])}
     whole = [name for name in given if name not in along]
-    dear = {name for name in whole if _added(node, flow, back, name) is not None}
+    large = {name for name in whole if _added(node, flow, back, name) is not None}
     found = {}
-    for name in sorted(given, key=lambda name: name in dear):
-        if name in dear and _added(node, flow, back, name) is not None:
+    for name in sorted(given, key=lambda name: name in large):
+        if name in large and _added(node, flow, back, name) is not None:
             continue
         kept = flowing if name in along else None
         found[name] = take_out(back, cotangent(name), states, kept)
