@@ -358,6 +358,18 @@ OPS: tuple[type, ...] = (
 """Every op there is: tables about ops (meaning, emission, ...) must cover exactly these."""
 
 
+def is_product(op: object) -> bool:
+    """Whether an op multiplies two values, and sums over labels that it does not keep."""
+    return isinstance(op, Contract) and len(op.ins) == 2
+
+
+def renames(op: object) -> bool:
+    """Whether an op gives axes other names, or another order, and does nothing else."""
+    if not isinstance(op, Contract) or len(op.ins) != 1:
+        return False
+    return sorted(op.ins[0]) == sorted(label for label, _ in op.out)
+
+
 # --- layers ------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ the name and span of the old node on to the new one, and verifies the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -116,6 +116,32 @@ def _swap(graph: Graph, old: Node, new: int, fresh: int, rule: Rule) -> None:
         graph.rename(new, old.name, graph[new].span)
     graph.substitute(old.id, new)
     _prune(graph)
+
+
+def in_order(graph: Graph, places: Mapping[int, float] | None = None) -> Graph:
+    """A graph that was changed, without what nothing reads but its inputs; what is new stands in
+    the `places` of what it is there for, so that kernels make all else in the order they did."""
+    known = places or {}
+    graph.prune(graph.ids(ir.Input))
+    return graph.renumbered(lambda id: known.get(id, id))
+
+
+def replace_walk(
+    graph: Graph, walk: Node, body: Graph, captured: Mapping[str, int]
+) -> dict[int, int]:  # fmt: skip
+    """Put a Recurrence with another body in the place of one, with what that reads of `captured`;
+    the new nodes by those that they stand for."""
+    body.prune()
+    read = {node.op.name for node in body if isinstance(node.op, ir.Input)}
+    kept = {name: id for name, id in captured.items() if name in read}
+    starts = walk.operands[len(walk.op.captures) :]
+    op = replace(walk.op, captures=tuple(kept), body=body.renumbered(lambda id: id))
+    new = {walk.id: graph.add(op, *kept.values(), *starts, name=walk.name, span=walk.span)}
+    for user in graph.users(walk.id):
+        result = graph[user]
+        new[user] = graph.add(result.op, new[walk.id], name=result.name, span=result.span)
+        graph.substitute(user, new[user])
+    return new
 
 
 def _prune(graph: Graph) -> None:

@@ -432,7 +432,7 @@ def _while_there(kernel: Kernel) -> Iterator[tuple[str, int]]:
     if all(isinstance(node.op, ir.Elementwise) or len(node.operands) < 2 for node in made):
         yield from sorted(kernel.stores.items())
         return
-    here = {node.id for node in made if _is_product(node)}
+    here = {node.id for node in made if ir.is_product(node.op)}
     needs = {id: here & {id, *graph.ancestors(id)} for id in kernel.stores.values()}
     waiting, done = dict(kernel.stores), set[int]()
     while waiting:
@@ -440,7 +440,3 @@ def _while_there(kernel: Kernel) -> Iterator[tuple[str, int]]:
         name = next(ready, next(iter(waiting)))
         done |= needs[waiting[name]]
         yield name, waiting.pop(name)
-
-
-def _is_product(node: Node) -> bool:
-    return isinstance(node.op, ir.Contract) and len(node.operands) == 2

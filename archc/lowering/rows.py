@@ -150,8 +150,7 @@ def _is_product(v: Values, id: int) -> bool:
         node = graph[stack.pop()]
         if v.is_loaded(node.id):
             continue
-        contract = isinstance(node.op, ir.Contract) and len(node.operands) == 2
-        if contract or isinstance(node.op, ck.Mix | ck.JointPairs):
+        if ir.is_product(node.op) or isinstance(node.op, ck.Mix | ck.JointPairs):
             return True
         stack += node.operands
     return False

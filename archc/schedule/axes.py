@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from archc.dims import Axis
@@ -33,6 +33,12 @@ def scans_numbers(node: Node) -> bool:
     return isinstance(node.op, ck.Scan) and node.op.matrix is None
 
 
+def labelled(graph: Graph, node: Node) -> Iterator[tuple[str, Axis]]:
+    """The labels of a Contract's operands, each with the axis that it stands for there."""
+    for labels, operand in zip(node.op.ins, node.operands, strict=True):
+        yield from zip(labels, graph[operand].type.axes, strict=True)
+
+
 def reduction_dims(graph: Graph, node: Node) -> tuple[str, ...]:
     """The axes that an op sums over, or along which it looks at other positions."""
     if isinstance(node.op, ck.Conjugate):
@@ -48,12 +54,11 @@ def reduction_dims(graph: Graph, node: Node) -> tuple[str, ...]:
 def _contract(graph: Graph, node: Node) -> tuple[str, ...]:
     """The axes that are summed, by both their names, and those that come out by another name."""
     kept, found = dict(node.op.out), list[str]()
-    for labels, operand in zip(node.op.ins, node.operands, strict=True):
-        for label, axis in zip(labels, graph[operand].type.axes, strict=True):
-            if label not in kept:
-                found += [label, axis.name]
-            elif kept[label].name != axis.name:
-                found += [axis.name, kept[label].name]
+    for label, axis in labelled(graph, node):
+        if label not in kept:
+            found += [label, axis.name]
+        elif kept[label].name != axis.name:
+            found += [axis.name, kept[label].name]
     return tuple(found)
 
 

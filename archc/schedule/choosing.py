@@ -14,6 +14,7 @@ from dataclasses import replace
 from archc.ir import layer as ir
 from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node
+from archc.schedule.axes import labelled
 
 OF_POSITIONS = (ir.Constant, ir.Position, ir.Delta, ir.Elementwise)
 """Ops of values that no data enters, if they are made of such values alone."""
@@ -55,12 +56,8 @@ def _keeps(graph: Graph, node: Node, reader: str) -> bool:
         return True
     if isinstance(op, ir.Contract):
         kept = {label: axis.name for label, axis in op.out}
-        named = [
-            (label, name)
-            for labels, operand in zip(op.ins, node.operands, strict=True)
-            for label, name in zip(labels, graph[operand].type.names, strict=True)
-        ]
-        return all(kept.get(label) == name for label, name in named if name in (reader, "batch"))
+        own = [each for each in labelled(graph, node) if each[1].name in (reader, "batch")]
+        return all(kept.get(label) == axis.name for label, axis in own)
     if isinstance(op, ir.Reduce):
         return reader not in op.axes
     if isinstance(op, ir.Softmax):

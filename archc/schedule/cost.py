@@ -27,7 +27,6 @@ from archc.ir.sizes import evaluate
 from archc.lowering.solve import BLOCK
 from archc.schedule.axes import reduction_dims
 from archc.schedule.devices import LAUNCH, Device
-from archc.schedule.levels import is_renamed
 from archc.schedule.memory import OnChip, of_steps, on_chip, walks_tokens
 from archc.schedule.operands import PAIRED, is_product, matrices
 from archc.schedule.program import Key, Program, Setting, Step
@@ -206,7 +205,7 @@ def _crossings(program: Program) -> int:
             found += 2 * int(evaluate(op.inner_runs(step.node), program.setting.sizes))
         elif isinstance(op, ck.Inverse):
             found += 1 + _levels(program.length(step.node.type.axis(op.row)))
-        elif not (isinstance(op, ir.Contract) and is_renamed(op)):
+        elif not ir.renames(op):
             found += bool(reduction_dims(step.graph, step.node))
     return found
 
@@ -310,7 +309,7 @@ def _conjugate(program: Program, step: Step) -> tuple[float, float, float]:
     op, lengths = step.node.op, _lengths(program)
     turn = sum(
         operations_of(node, [op.body[operand].type for operand in node.operands], lengths)
-        for node in op.body if isinstance(node.op, ir.Contract) and len(node.operands) == 2
+        for node in op.body if ir.is_product(node.op)
     )  # fmt: skip
     products = float(evaluate(turn * op.inner_runs(step.node), program.setting.sizes))
     return products, _count(program, step) - products, 0.0

@@ -17,6 +17,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
+from archc.ir.rewrite import replace_walk
 from archc.schedule.forms import Differentiate, bare, derived, with_forms
 
 
@@ -67,7 +68,7 @@ def _images(graph: Graph, recurrence: Node) -> list[_Image]:
     found = []
     for name, operand in zip(recurrence.op.captures, recurrence.operands, strict=False):
         node = graph[operand]
-        if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+        if not ir.is_product(node.op):
             continue
         inverse, rows = node.operands
         if isinstance(graph[inverse].op, ck.Inverse):
@@ -107,9 +108,8 @@ class _Body:
 
     def _term(self, node: Node) -> int | None:
         """The id of a node, if it is an image times something else."""
-        product = isinstance(node.op, ir.Contract) and len(node.operands) == 2
-        images = [o for o in node.operands if o in self.images] if product else []
-        return node.id if len(images) == 1 else None
+        images = [o for o in node.operands if o in self.images]
+        return node.id if ir.is_product(node.op) and len(images) == 1 else None
 
     def _replace(self, node: Node) -> None:
         """inverse @ p + inverse @ q -> inverse @ (p + q)"""
@@ -162,16 +162,7 @@ class _Body:
 
     def _walk(self) -> None:
         """The walk with what is captured now."""
-        graph, recurrence, body = self.graph, self.recurrence, self.body
-        body.prune()
         rows = {image.name: image.rows for image in self.images.values()}
-        old = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
-        captured = {"inverse": self.inverse} | {n: rows.get(n, id) for n, id in old.items()}
-        known = {n.op.name for n in body if isinstance(n.op, ir.Input)}
-        captured = {name: id for name, id in captured.items() if name in known}
-        starts = recurrence.operands[len(recurrence.op.captures) :]
-        op = replace(recurrence.op, captures=tuple(captured), body=body.renumbered(lambda id: id))
-        new = graph.add(op, *captured.values(), *starts, name=recurrence.name, span=recurrence.span)
-        for user in graph.users(recurrence.id):
-            result = graph[user]
-            graph.substitute(user, graph.add(result.op, new, name=result.name, span=result.span))
+        old = zip(self.recurrence.op.captures, self.recurrence.operands, strict=False)
+        captured = {"inverse": self.inverse} | {n: rows.get(n, id) for n, id in old}
+        replace_walk(self.graph, self.recurrence, self.body, captured)

@@ -18,8 +18,8 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.verify import verify
 from archc.schedule.following import Follower, Stop, following
-from archc.schedule.forms import Differentiate, bare, derived
-from archc.schedule.moving import called, fresh, is_number
+from archc.schedule.forms import Differentiate, bare
+from archc.schedule.moving import add_ops, called, fresh, names_inside, rebuilt
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,7 @@ def _move(
 def _names(graph: Graph, recurrence: Node, moves: list[Epilogue]) -> dict[int, str]:
     """The names inside of the values that the ops read: their own where they enter already."""
     names = dict(zip(recurrence.operands, recurrence.op.captures, strict=False))
-    taken = {
-        *names.values(),
-        *(state.name for state in recurrence.op.states),
-        *recurrence.op.body.outputs,
-    }
+    taken = names_inside(recurrence.op)
     for each in moves:
         for id in (id for follower in each.moves for id in follower.reads):
             if id not in names:
@@ -123,8 +119,7 @@ def _names(graph: Graph, recurrence: Node, moves: list[Epilogue]) -> dict[int, s
 
 def _output(recurrence: Node, move: Epilogue, names: dict[int, str]) -> str:
     """The recurrence's name for the value that it gives in place of an output."""
-    states = (state.name for state in recurrence.op.states)
-    taken = {*names.values(), *states, *recurrence.op.body.outputs}
+    taken = {*names.values(), *names_inside(recurrence.op)}
     return fresh(move.last.name or f"{move.output.op.name}_out", taken)
 
 
@@ -137,19 +132,15 @@ def _ending(
     differentiate: Differentiate,
 ) -> int:
     """Another Recurrence, which ends with the ops that moved."""
-    form, body = recurrence.op.chunked, recurrence.op.body.copy()
-    forward = bare(form)
+    body, forward = recurrence.op.body.copy(), bare(recurrence.op.chunked)
     states = [state.name for state in recurrence.op.states]
     for move in moves:
         _end(body, graph, move, names, inside[move.output.id], recurrence.op.stream.name, states)
         _end(forward, graph, move, names, inside[move.output.id])
-    body.prune([node.id for node in body if isinstance(node.op, ir.Input)])
-    operands = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
-    starts = recurrence.operands[len(operands) :]
-    operands |= {name: id for id, name in names.items() if name not in operands}
-    op = replace(recurrence.op, captures=tuple(operands), body=body)
-    op = replace(op, chunked=derived(form, forward, differentiate))
-    return graph.add(op, *operands.values(), *starts, name=recurrence.name, span=recurrence.span)
+    body.prune(body.ids(ir.Input))
+    captured = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
+    captured |= {name: id for id, name in names.items() if name not in captured}
+    return rebuilt(graph, recurrence, captured, body, forward, differentiate)
 
 
 def _end(
@@ -164,21 +155,10 @@ def _end(
     """Let a graph give what follows an output in its place, also if it is `kept`; `without` the
     stream where the graph is of one token."""
     old = move.output.op.name
-    known = {node.op.name: node.id for node in graph if isinstance(node.op, ir.Input)}
     made = {move.output.id: graph.outputs[old]}
     for follower in move.moves:
-        for id in follower.reads:
-            if names[id] not in known:
-                type = home[id].type
-                axes = tuple(axis for axis in type.axes if axis.name != without)
-                known[names[id]] = graph.add(ir.Input(names[id], replace(type, axes=axes)))
-            made[id] = known[names[id]]
-        for node in (*follower.beside, follower.node):
-            for o in node.operands:
-                if is_number(home, o) and o not in made:
-                    made[o] = graph.add(home[o].op)
-            operands = [made[o] for o in node.operands]
-            made[node.id] = graph.add(node.op, *operands, name=node.name, span=node.span)
+        ops = (*follower.beside, follower.node)
+        add_ops(graph, home, ops, follower.reads, names, made, without)
     ends = {name: made[move.last.id]}
     outputs = {each: {each: id} for each, id in graph.outputs.items()}
     outputs[old] = {old: graph.outputs[old]} | ends if old in (kept or ()) else ends

@@ -19,6 +19,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.builder import Sharing
 from archc.ir.graph import Graph, Node
+from archc.ir.rewrite import in_order
 from archc.ir.value_names import is_saved
 from archc.schedule.levels import PAIRED
 
@@ -42,8 +43,7 @@ def with_sums(graph: Graph, heads: Collection[str]) -> Graph:
         op = _of_sums(node.op)
         operands = (*node.operands[:-1], sums[key])
         new.substitute(node.id, new.add(op, *operands, name=node.name, span=node.span))
-    new.prune([node.id for node in new if isinstance(node.op, ir.Input)])
-    return new.renumbered(lambda id: id)
+    return in_order(new)
 
 
 def _along_one_dim(graph: Graph, node: Node, heads: Collection[str]) -> bool:

@@ -49,7 +49,7 @@ def _with_fewer_products(before: Graph, id: int) -> Graph | None:
 
 def _products(graph: Graph) -> int:
     """How many products of matrices a graph has."""
-    return sum(isinstance(n.op, ir.Contract) and len(n.operands) == 2 for n in graph)
+    return sum(ir.is_product(n.op) for n in graph)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def _pair(graph: Graph, addend: int, reader: int, dim: str) -> tuple[int, int] |
 
 def _by_name(graph: Graph, node: Node) -> bool:
     """Whether a node is a product of two values, each label of it one name."""
-    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+    if not ir.is_product(node.op):
         return False
     names = [*zip(node.op.ins, (graph[o].type.names for o in node.operands), strict=True)]
     known = {label: axis.name for label, axis in node.op.out}

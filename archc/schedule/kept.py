@@ -175,7 +175,7 @@ class Kept:
         decayed. Walks that make what follows on them have no registers left for decays, what solves
         a system has; of what leads to a quotient, programs with parts of a dim would each make
         them."""
-        if isinstance(node.op, ir.Contract) and len(node.operands) == 2:
+        if ir.is_product(node.op):
             rows = all(a.size == ck.CHUNK for a in own_dims(node.type.axes, self.heads))
             given = self.levels.recomputed.issuperset(node.operands)
             divided = bool(self.widths.exact_states)
@@ -200,8 +200,9 @@ class Kept:
 
     def _larger(self, node: Node) -> bool:
         """Whether a product of matrices is larger than its factors."""
-        product = isinstance(node.op, ir.Contract) and len(node.operands) == 2
-        return product and sum(map(self.bytes, node.operands)) < self.bytes(node.id)
+        if not ir.is_product(node.op):
+            return False
+        return sum(map(self.bytes, node.operands)) < self.bytes(node.id)
 
     # --- bytes ---
 

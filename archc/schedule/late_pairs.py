@@ -19,6 +19,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.builder import Sharing
 from archc.ir.graph import Graph, Node
+from archc.ir.rewrite import in_order
 from archc.schedule.axes import own_dims
 from archc.schedule.operands import PAIRED
 from archc.schedule.plain_factors import only_adds
@@ -59,8 +60,7 @@ def with_late_pairs(graph: Graph, heads: Collection[str]) -> Graph:
     for id in sorted(of_pairs(graph, heads)):
         _turn(new, new[id], heads, places)
     _join_spans(new)
-    new.prune([node.id for node in new if isinstance(node.op, ir.Input)])
-    return new.renumbered(lambda id: places.get(id, id))
+    return in_order(new, places)
 
 
 def of_pairs(graph: Graph, heads: Collection[str]) -> set[int]:
@@ -72,10 +72,7 @@ def _after_walks(graph: Graph) -> set[int]:
     """The products that no walk needs."""
     walks = [node.id for node in graph if isinstance(node.op, ir.Recurrence)]
     before = frozenset[int]().union(*(graph.ancestors(walk) for walk in walks))
-    return {
-        node.id for node in graph
-        if isinstance(node.op, ir.Contract) and len(node.operands) == 2 and node.id not in before
-    }  # fmt: skip
+    return {n.id for n in graph if ir.is_product(n.op) and n.id not in before}
 
 
 def _share(graph: Graph, decay: Node, places: dict[int, float]) -> None:
@@ -142,7 +139,7 @@ def _without_scale(b: Sharing, node: Node, place: int, heads: Collection[str]) -
 def _turned(b: Sharing, node: Node, axes: list[str]) -> int | None:
     """A matrix of pairs with its dims the other way around, made of a product that comes out so."""
     op = node.op
-    if isinstance(op, ir.Contract) and len(node.operands) == 2:
+    if ir.is_product(op):
         out = [*op.out]
         first, second = (
             next(at for at, (_, axis) in enumerate(out) if axis.name == name) for name in axes

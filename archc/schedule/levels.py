@@ -125,8 +125,8 @@ class Levels:
 
     def multiplies(self, node: Node) -> bool:
         """Whether an op is a product of matrices that a kernel makes."""
-        product = isinstance(node.op, ir.Contract) and len(node.operands) == 2
-        return product and node.id not in self.fallback and bool(reduction_dims(self.graph, node))
+        here = ir.is_product(node.op) and node.id not in self.fallback
+        return here and bool(reduction_dims(self.graph, node))
 
     def recurrences(self, level: int) -> list[Node]:
         """The walks of a level."""
@@ -181,7 +181,7 @@ class Levels:
     def _shares(self, node: Node) -> bool:
         """Whether an op multiplies a value of each chunk by one that all of them share, and that
         has a matrix for every row: programs could not hold it, and would all read it."""
-        if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+        if not ir.is_product(node.op):
             return False
         kinds = [{axis.kind for axis in self.graph[o].type.axes} for o in node.operands]
         dims = [len(own_dims(self.graph[o].type.axes, self.heads)) for o in node.operands]
@@ -191,10 +191,10 @@ class Levels:
 
     def _is_named_for(self, node: Node, fallback: Collection[int]) -> bool:
         """Whether a value is one of a walk with other names for its axes, for PyTorch alone."""
-        named = isinstance(node.op, ir.Contract) and is_renamed(node.op)
-        users = self.graph.users(node.id)
-        made = [self.graph[operand].op for operand in node.operands]
-        return named and isinstance(made[0], ir.Result) and bool(users) and {*users} <= {*fallback}
+        if not ir.renames(node.op):
+            return False
+        made, users = self.graph[node.operands[0]].op, self.graph.users(node.id)
+        return isinstance(made, ir.Result) and bool(users) and {*users} <= {*fallback}
 
     def _once(self, node: Node) -> bool:
         """Whether a value is one for a whole sequence, and no kernel makes it in passing."""
@@ -206,9 +206,9 @@ class Levels:
 
     def is_recomputed(self, node: Node) -> bool:
         """Whether an op costs no more than memory does."""
-        renamed = isinstance(node.op, ir.Contract) and is_renamed(node.op)
-        several = isinstance(node.op, ck.Tokens) and node.op.steps is not None  # rows of a token
-        return (isinstance(node.op, RECOMPUTED) or renamed or self._picks(node)) and not several
+        if isinstance(node.op, ck.Tokens) and node.op.steps is not None:  # rows of a token
+            return False
+        return isinstance(node.op, RECOMPUTED) or ir.renames(node.op) or self._picks(node)
 
     def _picks(self, node: Node) -> bool:
         """Whether an op takes what stands at a place that is a number."""
@@ -258,7 +258,7 @@ class Levels:
 
     def _renames_a_dim(self, node: Node) -> bool:
         """Whether an op gives the one dim of rows, of which programs have a part, another name."""
-        if not isinstance(node.op, ir.Contract) or not is_renamed(node.op):
+        if not ir.renames(node.op):
             return False
         dims = own_dims(node.type.axes, self.heads)
         return len([axis for axis in dims if axis.size != ck.CHUNK]) == 1
@@ -272,8 +272,8 @@ class Levels:
 
     def _is_product(self, node: Node) -> bool:
         """Whether an op is a product of matrices that sums over a dim."""
-        product = isinstance(node.op, ir.Contract) and len(node.operands) == 2
-        return product and node.id not in self.fallback and self._sums_a_dim(node)
+        here = ir.is_product(node.op) and node.id not in self.fallback
+        return here and self._sums_a_dim(node)
 
     def _sums_of_inputs(self, node: Node) -> bool:
         """Whether a value is a sum of rows, of more than a number a head, of what inputs alone
@@ -394,8 +394,3 @@ def ended(graph: Graph, node: Node) -> tuple[int, str] | None:
         return None
     states = {state.name for state in recurrence.op.states}
     return (recurrence.id, result.op.name) if result.op.name in states else None
-
-
-def is_renamed(op: ir.Contract) -> bool:
-    """Whether a Contract of one operand only renames and orders axes."""
-    return len(op.ins) == 1 and len(set(op.ins[0])) == len(op.ins[0]) == len(op.out)

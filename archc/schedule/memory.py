@@ -22,7 +22,6 @@ from archc.ir.sizes import evaluate
 from archc.lowering.steps import Stepping, held_by, stepping
 from archc.lowering.values import Refusal
 from archc.schedule.devices import REFERENCE, Budget
-from archc.schedule.levels import is_renamed
 from archc.schedule.operands import PAIRED, is_product, matrices, summed, tile_of_rows
 from archc.schedule.program import OUTER, STATE, WIDE, Key, Program, Setting, Step
 from archc.tile import language as tile
@@ -153,7 +152,7 @@ class Tiles:
         op = step.node.op
         if step.load is not None:
             return False
-        return isinstance(op, VIEWS) or (isinstance(op, ir.Contract) and is_renamed(op))
+        return isinstance(op, VIEWS) or ir.renames(op)
 
     def _type(self, key: Key) -> Type:
         step = self.program.steps.get(key)

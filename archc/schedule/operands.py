@@ -36,7 +36,7 @@ def is_product(program: Program, step: Step) -> bool:
     """Whether a Contract is a product of matrices: each factor has a dim of its own, one is
     summed."""
     op = step.node.op
-    if not isinstance(op, ir.Contract) or len(op.ins) != 2:
+    if not ir.is_product(op):
         return False
     labels = [
         _tiled(program, step.graph[o], ins)

@@ -22,6 +22,8 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.before_loops import at_every_token
 from archc.ir.graph import Graph, Node
+from archc.ir.rewrite import in_order
+from archc.schedule.axes import labelled
 
 
 def without_outer_sums(graph: Graph, heads: Collection[str]) -> Graph:
@@ -37,8 +39,7 @@ def without_outer_sums(graph: Graph, heads: Collection[str]) -> Graph:
         _move_out(new, new[walk.id], outer)
     for node in gates:
         _sum_after(new, new[node.id], outer)
-    new.prune([node.id for node in new if isinstance(node.op, ir.Input)])
-    return new.renumbered(lambda id: id)
+    return in_order(new)
 
 
 def with_sums_of_rows(graph: Graph, heads: Collection[str]) -> Graph:
@@ -54,7 +55,7 @@ def with_sums_of_rows(graph: Graph, heads: Collection[str]) -> Graph:
         _sum_rows(new, node, cuts[0], heads)
     for node in every:
         _sum_rows_first(new, node, cuts[0])
-    return new.renumbered(lambda id: id)
+    return in_order(new)
 
 
 def _is_over_tokens(graph: Graph, node: Node, stream: str) -> bool:
@@ -72,11 +73,8 @@ def _is_over_rows(node: Node, cut: ck.Chunks) -> bool:
 
 def _sum_rows_first(graph: Graph, node: Node, cut: ck.Chunks) -> None:
     """Put a sum of the sums of the rows in the place of a sum over chunks and rows."""
-    part = graph.add(ir.Reduce("sum", (cut.row.name,)), *node.operands, span=node.span)
     axes = tuple(axis for axis in node.op.axes if axis != cut.row.name)
-    whole = graph.add(ir.Reduce("sum", axes), part, name=node.name, span=node.span)
-    graph.substitute(node.id, whole)
-    graph.prune([n.id for n in graph if isinstance(n.op, ir.Input)])
+    _sum_twice(graph, node, node.operands[0], (cut.row.name,), axes)
 
 
 def _sum_rows(graph: Graph, node: Node, cut: ck.Chunks, heads: Collection[str]) -> None:
@@ -84,11 +82,17 @@ def _sum_rows(graph: Graph, node: Node, cut: ck.Chunks, heads: Collection[str]) 
     (x,) = node.operands
     outer = tuple(name for name in graph[x].type.names if name in heads)
     rows = graph.add(replace(cut, fill=0, outer=outer), x, span=node.span)
-    part = graph.add(ir.Reduce("sum", (cut.row.name,)), rows, span=node.span)
     axes = tuple(cut.chunk.name if axis == cut.stream else axis for axis in node.op.axes)
-    whole = graph.add(ir.Reduce("sum", axes), part, name=node.name, span=node.span)
+    _sum_twice(graph, node, rows, (cut.row.name,), axes)
+
+
+def _sum_twice(
+    graph: Graph, node: Node, x: int, first: tuple[str, ...], then: tuple[str, ...]
+) -> None:  # fmt: skip
+    """Put a sum over some axes of a sum over others in the place of one."""
+    part = graph.add(ir.Reduce("sum", first), x, span=node.span)
+    whole = graph.add(ir.Reduce("sum", then), part, name=node.name, span=node.span)
     graph.substitute(node.id, whole)
-    graph.prune([n.id for n in graph if isinstance(n.op, ir.Input)])
 
 
 def _summed(body: Graph, outer: Collection[str]) -> list[int]:
@@ -101,13 +105,10 @@ def _gone(body: Graph, node: Node) -> dict[str, tuple[str, Axis]]:
     if isinstance(node.op, ir.Reduce) and node.op.fn == "sum":
         axes = body[node.operands[0]].type
         return {name: (name, axes.axis(name)) for name in node.op.axes}
-    found: dict[str, tuple[str, Axis]] = {}
-    if isinstance(node.op, ir.Contract):
-        for labels, operand in zip(node.op.ins, node.operands, strict=True):
-            for label, axis in zip(labels, body[operand].type.axes, strict=True):
-                if label not in dict(node.op.out):
-                    found[axis.name] = label, axis
-    return found
+    if not isinstance(node.op, ir.Contract):
+        return {}
+    kept = dict(node.op.out)
+    return {axis.name: (label, axis) for label, axis in labelled(body, node) if label not in kept}
 
 
 def _split(body: Graph, id: int, outer: Collection[str]) -> int:
@@ -148,7 +149,7 @@ def _move_out(graph: Graph, walk: Node, outer: Collection[str]) -> None:
     op: ir.Recurrence = walk.op
     body = op.body.copy()
     sums = {_split(body, id, outer) for id in _summed(body, outer)}
-    body.prune([node.id for node in op.body if isinstance(node.op, ir.Input)])
+    body.prune(body.ids(ir.Input))
     late = sums.union(*(body.descendants(id) for id in sums))
     if late & {body.outputs[state.name] for state in op.states}:
         return
@@ -189,6 +190,4 @@ def _name_of(body: Graph, id: int) -> str:
 
 def _without(op: ir.Recurrence, body: Graph) -> ir.Recurrence:
     """A walk that computes the outputs of a body, and nothing else."""
-    inside = body.copy()
-    inside.prune([node.id for node in body if isinstance(node.op, ir.Input)])
-    return replace(op, body=inside.renumbered(lambda id: id))
+    return replace(op, body=in_order(body.copy()))

@@ -31,7 +31,7 @@ from archc.lowering.blocked import sums_by_blocks
 from archc.schedule.axes import counts_chunks, own_dims, reduction_dims, scans_numbers
 from archc.schedule.in_place import in_place
 from archc.schedule.kept import DIM, Kept
-from archc.schedule.levels import CHUNKS, PAIRS, Levels, is_renamed, kind_of, split_of
+from archc.schedule.levels import CHUNKS, PAIRS, Levels, kind_of, split_of
 from archc.schedule.plain_factors import one_sum, only_adds
 from archc.schedule.wide_scans import BLOCK, MOST
 
@@ -324,7 +324,7 @@ class _Partition:
     def _crossed(self, node: Node) -> set[str]:
         """The dims that an op crosses; of another name for what is loaded the first one alone."""
         crossed = {*reduction_dims(self.graph, node)}
-        if isinstance(node.op, ir.Contract) and is_renamed(node.op):
+        if ir.renames(node.op):
             (given,) = (self.graph[operand] for operand in node.operands)
             if given.id in self.names or isinstance(given.op, ir.Input):
                 return crossed - {*node.type.names}
@@ -351,7 +351,7 @@ def _is_row(axis: Axis) -> bool:
 
 def _renamings(graph: Graph, node: Node) -> list[tuple[str, str]]:
     """The names that an op takes from the dims of a value, each with the one that it gives."""
-    if not isinstance(node.op, ir.Contract) or not is_renamed(node.op):
+    if not ir.renames(node.op):
         return []
     (labels,), (operand,) = node.op.ins, node.operands
     old = dict(zip(labels, graph[operand].type.names, strict=True))

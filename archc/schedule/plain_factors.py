@@ -19,8 +19,9 @@ from dataclasses import replace
 from archc.ir import layer as ir
 from archc.ir.builder import Sharing
 from archc.ir.graph import Graph
+from archc.ir.rewrite import in_order
 from archc.schedule.quotients import exact_products
-from archc.schedule.row_scales import MUL, can_scale, enters, factors, moved, renames, scaled
+from archc.schedule.row_scales import MUL, can_scale, enters, factors, moved, scaled
 
 
 def with_plain_factors(
@@ -35,13 +36,13 @@ def with_plain_factors(
         if isinstance(walk.op, ir.Recurrence) and only_adds(walk.op):
             for place, _ in enumerate(walk.op.captures):
                 plain.added(plain.graph[walk.id].operands[place])
-    return plain.done() if plain.places else graph
+    return in_order(plain.graph, plain.places) if plain.places else graph
 
 
 def _with_states(graph: Graph) -> set[int]:
     """Products with the state of a walk that only adds to one: what a program has of their results
     is smaller than rows are."""
-    return {n.id for n in graph if isinstance(n.op, ir.Contract) and len(n.operands) == 2
+    return {n.id for n in graph if ir.is_product(n.op)
             and any(_is_added(graph, operand) for operand in n.operands)}  # fmt: skip
 
 
@@ -75,18 +76,11 @@ def only_adds(walk: ir.Recurrence) -> bool:
 
 
 class _Plain:
-    """A graph that is being rewritten. What is new stands in the `places` of what it is there for,
-    so that kernels make all else in the order in which they did."""
+    """A graph that is being rewritten; what is new stands in `places`."""
 
     def __init__(self, graph: Graph, heads: Collection[str]) -> None:
         self.graph, self.heads = graph, heads
         self.places: dict[int, float] = {}
-
-    def done(self) -> Graph:
-        """The graph without what nothing reads now."""
-        graph, places = self.graph, self.places
-        graph.prune([node.id for node in graph if isinstance(node.op, ir.Input)])
-        return graph.renumbered(lambda id: places.get(id, id))
 
     def exact(self, id: int) -> None:
         """Let a product be one of rows without scales that lack what it sums over."""
@@ -112,7 +106,7 @@ class _Plain:
         """Let a product be one of rows that entered and of rows with one scale, where all products
         of the former let them be without theirs."""
         node = self.graph[id]
-        if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+        if not ir.is_product(node.op):
             return
         scales = [self._scale(operand) for operand in node.operands]
         shared = [scale is not None and not own for scale, own in scales]
@@ -169,9 +163,9 @@ class _Plain:
 
     def _renamed(self, id: int) -> list[int]:
         """A value, and what it is under other names of its axes."""
-        users = (user for user in self.graph.users(id) if renames(self.graph[user]))
+        users = (user for user in self.graph.users(id) if ir.renames(self.graph[user].op))
         return [id, *(found for user in users for found in self._renamed(user))]
 
     def _read_by(self, id: int) -> list[int]:
         """What reads a value other than under other names."""
-        return [user for user in self.graph.users(id) if not renames(self.graph[user])]
+        return [user for user in self.graph.users(id) if not ir.renames(self.graph[user].op)]

@@ -19,6 +19,7 @@ from typing import Any
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.schedule.axes import labelled
 from archc.schedule.forms import Differentiated, bare, derived, with_forms
 
 DIV = ir.Elementwise("div")
@@ -83,7 +84,7 @@ def _multiplied(graph: Graph, reciprocal: int) -> Iterator[tuple[int, int]]:
     for user in map(graph.__getitem__, graph.users(reciprocal)):
         bounded = user.op in (ir.Elementwise("min"), ir.Elementwise("max"))
         if user.op == ir.Elementwise("mul"):
-            others = [o for o in user.operands if o != reciprocal and _is_product(graph[o])]
+            others = [o for o in user.operands if o != reciprocal and ir.is_product(graph[o].op)]
             yield from ((user.id, o) for o in others if _sums_a_dim(graph, graph[o]))
         elif bounded or isinstance(user.op, ck.Chunks) or len(user.operands) == 1:
             yield from _multiplied(graph, user.id)
@@ -122,7 +123,7 @@ def _last_products(graph: Graph, id: int, sums: bool = True) -> set[int]:
         if node.id in seen or isinstance(node.op, ends):
             continue
         seen.add(node.id)
-        if _is_product(node):
+        if ir.is_product(node.op):
             found.add(node.id)
         else:
             stack += node.operands
@@ -138,22 +139,15 @@ def _products_of(graph: Graph, id: int) -> list[Node]:
             if user in seen or isinstance(node.op, ir.Recurrence):
                 continue
             seen.add(user)
-            if not _is_product(node):
+            if not ir.is_product(node.op):
                 stack.append(user)
             elif _sums_a_dim(graph, node):
                 found.append(node)
     return found
 
 
-def _is_product(node: Node) -> bool:
-    return isinstance(node.op, ir.Contract) and len(node.operands) == 2
-
-
 def _sums_a_dim(graph: Graph, node: Node) -> bool:
     """Whether a product sums over something else than rows."""
     kept = {label for label, _ in node.op.out}
-    for labels, operand in zip(node.op.ins, node.operands, strict=True):
-        for label, axis in zip(labels, graph[operand].type.axes, strict=True):
-            if label not in kept and axis.kind == "dim" and axis.size != ck.CHUNK:
-                return True
-    return False
+    gone = (axis for label, axis in labelled(graph, node) if label not in kept)
+    return any(axis.kind == "dim" and axis.size != ck.CHUNK for axis in gone)

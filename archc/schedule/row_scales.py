@@ -20,6 +20,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.builder import Sharing
 from archc.ir.graph import Graph, Node
+from archc.ir.rewrite import in_order, replace_walk
 from archc.ir.value_names import is_saved
 from archc.schedule.axes import is_one_a_row
 
@@ -41,8 +42,7 @@ def with_plain_rows(graph: Graph, heads: Collection[str]) -> Graph:
     if not any(map(is_saved, graph.outputs)):  # else what follows on a walk has its own kernel
         for node in [*new]:
             _behind(new, node, heads, places)
-    new.prune([node.id for node in new if isinstance(node.op, ir.Input)])
-    return new.renumbered(lambda id: places.get(id, id))
+    return in_order(new, places)
 
 
 def factors(
@@ -63,7 +63,7 @@ def factors(
         inner, scale = factors(b, value, heads, divided)
         if inner == b.graph[node.operands[0]].operands[0]:
             return inner, scale
-    if node.op == NEG or isinstance(node.op, ck.Chunks) or renames(node):
+    if node.op == NEG or isinstance(node.op, ck.Chunks) or ir.renames(node.op):
         inner, scale = factors(b, node.operands[0], heads, divided)
         through = None if scale is None else _through(b, node, scale)
         if through is not None:
@@ -87,14 +87,6 @@ def _guarded(graph: Graph, node: Node) -> int | None:
     compared = [zero, graph[condition.operands[1]]] if condition.op == EQUAL else []
     zeros = [isinstance(each.op, ir.Constant) and each.op.value == 0 for each in compared]
     return value.id if zeros == [True, True] else None
-
-
-def renames(node: Node) -> bool:
-    """Whether a node gives axes other names, or another order, and does nothing else."""
-    op = node.op
-    if not isinstance(op, ir.Contract) or len(op.ins) != 1:
-        return False
-    return sorted(op.ins[0]) == sorted(label for label, _ in op.out)
 
 
 def _through(b: Sharing, node: Node, scale: int) -> int | None:
@@ -128,7 +120,7 @@ def moved(b: Sharing, node: Node, place: int, part: int) -> int:
 def enters(graph: Graph, id: int) -> bool:
     """Whether rows are those that the caller has, in chunks, and maybe one a token among 0."""
     node = graph[id]
-    while renames(node):
+    while ir.renames(node.op):
         node = graph[node.operands[0]]
     if not isinstance(node.op, ck.Chunks):
         return False
@@ -141,7 +133,7 @@ def _behind(graph: Graph, node: Node, heads: Collection[str], places: dict[int, 
     """Have a product of scaled rows and a state that a walk finds be one of the rows."""
     first, b = graph.fresh, Sharing(graph, node.span)
     op, states = node.op, [o for o in node.operands if isinstance(graph[o].op, ir.Result)]
-    if not isinstance(op, ir.Contract) or len(node.operands) != 2 or len(states) != 1:
+    if not ir.is_product(op) or len(states) != 1:
         return
     (old,) = (each for each in node.operands if each not in states)
     rows, scale = factors(b, old, heads)
@@ -157,8 +149,7 @@ def _behind(graph: Graph, node: Node, heads: Collection[str], places: dict[int, 
 
 
 class _Walk:
-    """One walk of a graph, with a body of its own. What is new stands in the `places` of what it is
-    there for, so that kernels make all else in the order in which they did."""
+    """One walk of a graph, with a body of its own; what is new stands in `places`."""
 
     def __init__(
         self, graph: Graph, recurrence: Node, heads: Collection[str], places: dict[int, float]
@@ -215,21 +206,10 @@ class _Walk:
 
     def _put(self) -> None:
         """The walk with what is captured now."""
-        graph, recurrence, body = self.graph, self.recurrence, self.body
-        body.prune()
-        known = {node.op.name for node in body if isinstance(node.op, ir.Input)}
-        captured = {name: id for name, id in self.captured.items() if name in known}
-        starts = recurrence.operands[len(self.op.captures) :]
-        op = replace(self.op, captures=tuple(captured), body=body.renumbered(lambda id: id))
-        before = range(self.first, graph.fresh)
-        self.places |= dict.fromkeys(before, recurrence.id - 0.5)
-        new = graph.add(op, *captured.values(), *starts, name=recurrence.name, span=recurrence.span)
-        self.places[new] = recurrence.id
-        for user in graph.users(recurrence.id):
-            result = graph[user]
-            made = graph.add(result.op, new, name=result.name, span=result.span)
-            graph.substitute(user, made)
-            self.places[made] = user
+        before = range(self.first, self.graph.fresh)
+        self.places |= dict.fromkeys(before, self.recurrence.id - 0.5)
+        new = replace_walk(self.graph, self.recurrence, self.body, self.captured)
+        self.places |= {made: old for old, made in new.items()}
 
 
 def scaled(b: Sharing, user: Node, old: int, plain: int, factor: int) -> int:

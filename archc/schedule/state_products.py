@@ -11,12 +11,12 @@ of the walk have, of which its programs have a part each: K where a vector of K 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from archc.ir import layer as ir
 from archc.ir.builder import Sharing
 from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node, Type
+from archc.ir.rewrite import in_order, replace_walk
 from archc.schedule.plain_factors import only_adds
 
 
@@ -28,14 +28,13 @@ def with_state_products(graph: Graph) -> Graph:
     new, places = graph.copy(), dict[int, float]()
     for id in found:
         _move(new, new[id], places)
-    new.prune([node.id for node in new if isinstance(node.op, ir.Input)])
-    return new.renumbered(lambda id: places.get(id, id))
+    return in_order(new, places)
 
 
 def _state_in(graph: Graph, node: Node) -> tuple[Node, int] | None:
     """The state of a walk that is multiplied by one that enters, and that one, if a value is the
     sum of their product over all their dims."""
-    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+    if not ir.is_product(node.op):
         return None
     names = [graph[operand].type.names for operand in node.operands]
     if names[0] != names[1] or node.op.ins[0] != node.op.ins[1]:
@@ -57,8 +56,8 @@ def _left(walk: ir.Recurrence, names: Sequence[str]) -> str | None:
 
 
 def _move(graph: Graph, node: Node, places: dict[int, float]) -> None:
-    """Let the walk make what programs with a part of a dim can, and sum that. What is new stands in
-    the `places` of what it is there for."""
+    """Let the walk make what programs with a part of a dim can, and sum that; what is new stands in
+    `places`."""
     found = _state_in(graph, node)
     if found is None:  # the walk has such a sum already
         return
@@ -76,18 +75,11 @@ def _move(graph: Graph, node: Node, places: dict[int, float]) -> None:
     made = body.add(ir.Contract((body[state].type.names, labels), kept), state, entering)
     output = numbered("product", {*body.outputs}, ".")
     body.outputs[output] = made
-    count = len(op.captures)
-    captured = (*walk.operands[:count], other, *walk.operands[count:])
-    new = replace(op, captures=(*op.captures, name), body=body.renumbered(lambda id: id))
+    captured = dict(zip(op.captures, walk.operands, strict=False))
+    moved = replace_walk(graph, walk, body, captured | {name: other})
     b = Sharing(graph, walk.span)
-    moved = graph.add(new, *captured, name=walk.name, span=walk.span)
-    parts = b.add(ir.Result(output), moved)
+    parts = b.add(ir.Result(output), moved[walk.id])
     sums = b.add(ir.Reduce("sum", (kept[-1][0],)), parts)
     graph.substitute(node.id, sums)
-    standing = {moved: walk.id, parts: node.id, sums: node.id}
-    for user in graph.users(walk.id):
-        each = graph[user]
-        again = graph.add(each.op, moved, name=each.name, span=each.span)
-        graph.substitute(user, again)
-        standing[again] = user
+    standing = {made: old for old, made in moved.items()} | {parts: node.id, sums: node.id}
     places |= {id: places.get(old, old) for id, old in standing.items()}

@@ -17,7 +17,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.kernel import Kernel
-from archc.schedule.axes import own_dims, reduction_dims
+from archc.schedule.axes import labelled, own_dims, reduction_dims
 from archc.schedule.scattered import without_scatters
 
 ALONG = "along the tokens"
@@ -79,7 +79,7 @@ def _products_with_weights(op: ir.Recurrence) -> Iterator[Node]:
     states = {n.id for n in body if isinstance(n.op, ir.Input) and n.op.name in names}
     carried = states | {id for state in states for id in body.descendants(state)}
     for node in body:
-        if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+        if not ir.is_product(node.op):
             continue
         labels, kept = [set(each) for each in node.op.ins], set(dict(node.op.out))
         for one, other in ((0, 1), (1, 0)):
@@ -129,9 +129,8 @@ def _is_sum(node: Node, body: Graph, dim: str) -> bool:
     if not isinstance(node.op, ir.Contract):
         return False
     names: dict[object, set[str]] = {}
-    for labels, operand in zip(node.op.ins, node.operands, strict=True):
-        for label, axis in zip(labels, body[operand].type.axes, strict=True):
-            names.setdefault(label, set()).add(axis.name)
+    for label, axis in labelled(body, node):
+        names.setdefault(label, set()).add(axis.name)
     kept = dict(node.op.out)
     return all(each == {dim} and n not in kept for n, each in names.items() if dim in each)
 

@@ -21,7 +21,8 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.joined_scans import KEPT, LOCAL, is_joining
-from archc.schedule.axes import counts_chunks, own_dims, reduction_dims, scans_numbers
+from archc.ir.rewrite import in_order, replace_walk
+from archc.schedule.axes import counts_chunks, labelled, own_dims, reduction_dims, scans_numbers
 from archc.schedule.forms import Differentiated, bare, derived, with_forms
 
 BLOCK, MOST = 32, 64
@@ -56,19 +57,8 @@ def _without_unread(graph: Graph) -> Graph:
         kept = read | {state.name for state in op.states}
         body = op.body.copy()
         body.outputs = {name: id for name, id in body.outputs.items() if name in kept}
-        body.prune()
-        known = {n.op.name for n in body if isinstance(n.op, ir.Input)}
-        pairs = [*zip(op.captures, node.operands, strict=False)]
-        captured = {name: id for name, id in pairs if name in known}
-        recurrence = replace(op, captures=tuple(captured), body=body.renumbered(lambda id: id))
-        starts = node.operands[len(op.captures) :]
-        made = new.add(recurrence, *captured.values(), *starts, name=node.name, span=node.span)
-        for user in new.users(node.id):
-            result = new[user]
-            again = new.add(result.op, made, name=result.name, span=result.span)
-            new.substitute(user, again)
-    new.prune([n.id for n in new if isinstance(n.op, ir.Input)])
-    return new.renumbered(lambda id: id)
+        replace_walk(new, node, body, dict(zip(op.captures, node.operands, strict=False)))
+    return in_order(new)
 
 
 def _is_joined(graph: Graph, node: Node) -> bool:
@@ -144,8 +134,7 @@ def with_sums_of_blocks(graph: Graph, heads: Collection[str]) -> Graph:
     new = graph.copy()
     for node in sums:
         _sum_blocks(new, node, split)
-    new.prune([n.id for n in new if isinstance(n.op, ir.Input)])
-    return new.renumbered(lambda id: id)
+    return in_order(new)
 
 
 def _sums(graph: Graph, node: Node, split: Axis) -> bool:
@@ -167,8 +156,7 @@ def _has_tokens(node: Node) -> bool:
 def _sums_by_name(graph: Graph, node: Node, split: Axis) -> bool:
     """Whether a product sums over a dim that all of its factors call as it is called; one that only
     calls another dim so sums over nothing."""
-    types = (graph[operand].type.axes for operand in node.operands)
-    pairs = (pair for p in zip(node.op.ins, types, strict=True) for pair in zip(*p, strict=True))
+    pairs = labelled(graph, node)
     same = all((label == split.name) == (axis == split) for label, axis in pairs)
     summed = {label for labels in node.op.ins for label in labels} - {*dict(node.op.out)}
     return same and split.name in summed
