@@ -7,7 +7,7 @@ import builtins
 import keyword
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from importlib import resources
@@ -210,9 +210,25 @@ class Writer:
         """`before item, item after`."""
         self.line(before + ", ".join(items) + after, note)
 
+    def define(
+        self, name: str, arguments: Iterable[str], doc: Iterable[str], op: bool = False
+    ) -> Writer:  # fmt: skip
+        """`def name(arguments):` with its docstring; what follows is inside. `op`: the work of an
+        op of torch."""
+        if op:
+            self.line("@as_op")
+        self.call(f"def {name}(", [*arguments], "):")
+        self.depth += 1
+        self.docstring(doc)
+        return self
+
     def returns(self, items: list[str]) -> None:
         """`return item, item`; one item is a tuple too."""
         self.line(f"return {', '.join(items)}" if len(items) > 1 else f"return ({items[0]},)")
+
+    def gives(self, items: list[str]) -> None:
+        """`return item, item`; one item is no tuple."""
+        self.line(f"return {', '.join(items)}")
 
     def text(self) -> str:
         """The file so far, with one newline at its end and no run of more than two blank lines."""
@@ -234,6 +250,11 @@ def wrapped(line: str, width: int, taken: int = 0, hang: str = "") -> list[str]:
     return [lead + pieces[0].lstrip(), *pieces[1:]] if pieces else [""]
 
 
+def in_tuple(items: Collection[str]) -> str:
+    """`(a, b)`, or `(a,)` of one."""
+    return f"({', '.join(items)}{',' * (len(items) == 1)})"
+
+
 def statement(span: Span) -> str:
     """The first line of a span, without the comment behind it."""
     return span.text.split("\n")[0].split("#")[0].strip()
@@ -248,4 +269,4 @@ def rooms_for(states: Iterable[str], in_place: bool) -> list[str]:
     """The argument that gives a function new memory for states; none where it is to write over
     those that it reads."""
     rooms = [f"{state}.new_empty({state}.shape)" for state in states]
-    return [] if in_place else [f"into=({', '.join(rooms)}{',' * (len(rooms) == 1)})"]
+    return [] if in_place else [f"into={in_tuple(rooms)}"]

@@ -16,6 +16,7 @@ from archc.backends.eager.one_reader import of_one_reader
 from archc.backends.eager.region import (
     argument_list,
     body_scope,
+    by_kernels_or,
     extra_arguments,
     in_spec_order,
     wanted_results,
@@ -25,6 +26,7 @@ from archc.backends.eager.selection import (
     by_tokens,
     called_in_parts,
     scores_of,
+    tokens_first,
     with_masks,
     write_lists,
 )
@@ -228,15 +230,13 @@ class AttendFunction:
         body.statements()
         returned = [self._returned(outputs[name]) for name in self.results]
         parameters, _ = extra_arguments(self.scope, body)
-        writer = Writer()
         borders = ["cu_seqlens=None"] * self.packed
-        writer.call(f"def {self.name}(", [*self.arguments.values(), *parameters, *borders], "):")
-        writer.depth += 1
-        writer.docstring(self._doc(parameters))
+        given = [*self.arguments.values(), *parameters, *borders]
+        writer = Writer().define(self.name, given, self._doc(parameters))
         write_sizes(writer, body)
         writer.include(body.head)
         writer.include(body.writer.lines)
-        writer.line("return " + ", ".join(returned))
+        writer.gives(returned)
         return writer.text()
 
     def _returned(self, id: int) -> str:
@@ -319,13 +319,9 @@ def _of_many(
     by_folds = scope.file.by_folds
     folded = by_folds(scope, node, values, first.name) if by_folds is not None else None
     first.in_parts = by_folds is not None and (folded is None or folded.in_parts)
-    if folded is None:
-        return _called(scope, first.node, plain, first, targets)
-    with scope.writer.block(f"if {folded.test}:"):
-        folded.call(targets)
-    with scope.writer.block("else:"):
-        found = _called(scope, first.node, plain, first, targets)
-    return found
+    return by_kernels_or(
+        scope, folded, targets, lambda: _called(scope, first.node, plain, first, targets)
+    )
 
 
 def _of_what_is_read(scope: Scope, node: Node) -> Node:
@@ -367,13 +363,7 @@ def _called(
     by_folds = scope.file.by_folds
     folded = by_folds and by_folds(scope, other, values, second.name, many=False)
     with scope.writer.block(f"if {added} < {saved}:"):
-        if folded is None:
-            second.call(targets)
-        else:
-            with scope.writer.block(f"if {folded.test}:"):
-                folded.call(targets)
-            with scope.writer.block("else:"):
-                second.call(targets)
+        by_kernels_or(scope, folded, targets, lambda: second.call(targets))
     with scope.writer.block("else:"):
         found = first.call(targets)
     return found
@@ -399,10 +389,8 @@ def _entering(scope: Scope, node: Node) -> dict[str, Value]:
 
 def _by_tokens(scope: Scope, value: Value) -> Value:
     """A value that packed sequences are cut out of, with its dims in the order [B, T, ...]."""
-    if not scope.cu_seqlens or "t" not in value.layout:
-        return value
-    order = ["batch", "t", *(name for name in value.layout if name not in ("batch", "t"))]
-    return Value(permuted(value.text, value.layout, order), tuple(order), value.kind)
+    packed = bool(scope.cu_seqlens) and "t" in value.layout
+    return tokens_first(value, "t") if packed else value
 
 
 def _lengths(

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import sympy
 from archc.backends.eager.fused import Fused
-from archc.backends.eager.value import DATA, Value
+from archc.backends.eager.value import Value
 from archc.backends.expression import ATOM, Text, call
-from archc.backends.index import aligned, permuted
+from archc.backends.index import aligned
 
 from archc.attention.grouped import grouped
 from archc.dims import T_SEEN, TIME
@@ -55,7 +55,7 @@ class Attention:
 
 def attention(graph: Graph, node: Node) -> Fused | None:
     """softmax(q k') v -> scaled_dot_product_attention(q, k, v)."""
-    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+    if not ir.is_product(node.op):
         return None
     for this in (0, 1):
         found = _found(graph, node, this)
@@ -144,7 +144,7 @@ def _named(node: Node, place: int, graph: Graph) -> dict[str, str]:
 
 def _pair(graph: Graph, node: Node, read: str, heads: str | None) -> tuple[Factor, Factor] | None:
     """The query and the key whose product a score is, summed over one dim of both."""
-    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+    if not ir.is_product(node.op):
         return None
     names = [_named(node, place, graph) for place in (0, 1)]
     out = {label for label, _ in node.op.out}
@@ -249,8 +249,7 @@ def _call(scope: Scope, node: Node, found: Attention) -> Value:
     text = call("slot_attention" if scope.file.slots else function, *given)
     if found.heads is None:
         text, have = call(f"{text.at(ATOM)}.squeeze", "2"), (*have[:2], have[3])
-    layout = scope.node_layout(node)
-    return Value(permuted(text, have, layout), layout, DATA)
+    return scope.settled(node, text, have)
 
 
 def _kept(scope: Scope, node: Node, found: Attention) -> str:

@@ -10,6 +10,7 @@ from archc.backends.eager.memory import Field, blocks_made, crop
 from archc.backends.eager.value import KIND_OF, NUMBER, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import aligned
+from archc.backends.writer import in_tuple
 
 from archc.dims import Axis
 from archc.ir.graph import Node
@@ -73,8 +74,7 @@ def initial(scope: Scope, operand: int, axes: Sequence[Axis], kind: str = "") ->
     if value.kind == NUMBER:
         if value.text.text == "0":
             return call("torch.zeros", *lengths, kind)
-        full = f"({', '.join(lengths)}{',' * (len(lengths) == 1)})"
-        return call("torch.full", full, value.text, kind)
+        return call("torch.full", in_tuple(lengths), value.text, kind)
     text = aligned(value.text, value.layout, [axis.name for axis in axes])
     return call(f"{call(f'{text.at(ATOM)}.expand', *lengths)}.to", kind)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from archc.backends.eager.chunk_rows import Rows, applied, decays, gradients, settled, tensor
+from archc.backends.eager.chunk_rows import Rows, applied, decays, gradients, tensor
 from archc.backends.eager.elementwise import laid_out
 from archc.backends.eager.region import ends_with
 from archc.backends.eager.scope import Scope
@@ -45,7 +45,7 @@ def chunks(scope: Scope, node: Node) -> Value:
         more += [str(op.fill)] if op.fill else []
         text = applied("to_chunks", text, scope.length(op.row), *more)
     have = ["batch"] * batch + [op.chunk.name, *outer, op.row.name, *inner]
-    return settled(scope, node, text if batch else Text(f"{text}[0]"), have, x.kind)
+    return scope.settled(node, text if batch else Text(f"{text}[0]"), have, x.kind)
 
 
 def tokens(scope: Scope, node: Node) -> Value:
@@ -69,7 +69,7 @@ def tokens(scope: Scope, node: Node) -> Value:
         text = applied("to_tokens", text, rows, *outers)
         text = call(f"{text}.unflatten", "1", f"({length}, {steps})")
         have.insert(have.index(op.stream.name) + 1, op.steps.name)
-    return settled(scope, node, text if batch else Text(f"{text}[0]"), have, x.kind)
+    return scope.settled(node, text if batch else Text(f"{text}[0]"), have, x.kind)
 
 
 # --- along streams and further axes -------------------------------------------------------------
@@ -83,7 +83,7 @@ def stack(scope: Scope, node: Node) -> Value:
     layout = scope.node_layout(node)
     place = layout.index(node.op.axis.name)
     text = call("torch.stack", f"[{', '.join(texts)}]", str(place))
-    return settled(scope, node, text, [*rest[:place], node.op.axis.name, *rest[place:]])
+    return scope.settled(node, text, [*rest[:place], node.op.axis.name, *rest[place:]])
 
 
 def select(scope: Scope, node: Node) -> Value:
@@ -94,7 +94,7 @@ def select(scope: Scope, node: Node) -> Value:
     before = [":"] * place if place < 2 or place < behind else ["..."]
     index = [*before, str(node.op.index), *([":"] * behind if before == ["..."] else [])]
     have = [name for name in x.layout if name != axis]
-    return settled(scope, node, Text(f"{x.text.at(ATOM)}[{', '.join(index)}]"), have, x.kind)
+    return scope.settled(node, Text(f"{x.text.at(ATOM)}[{', '.join(index)}]"), have, x.kind)
 
 
 def place(scope: Scope, node: Node) -> Value:
@@ -112,7 +112,7 @@ def at_last(scope: Scope, node: Node) -> Value:
         text = aligned(x.text, x.layout, ["batch", *rest])
         reverse = "True" if node.op.reverse else ""
         text = applied("at_last_of_each", text, scope.length(stream), scope.packed, reverse)
-        return settled(scope, node, text, ["batch", stream.name, *rest], x.kind)
+        return scope.settled(node, text, ["batch", stream.name, *rest], x.kind)
     index = "0" if node.op.reverse else "-1"
     return _placed(scope, node, stream.name, index, scope.length(stream))
 
@@ -123,7 +123,7 @@ def _placed(scope: Scope, node: Node, axis: str, index: str, count: Text) -> Val
     rest = [name for name in scope.node_layout(node) if name != axis]
     text = permuted(x.text, x.layout, rest)
     text = applied("placed", text, str(at), index, count)
-    return settled(scope, node, text, [*rest[:at], axis, *rest[at:]], x.kind)
+    return scope.settled(node, text, [*rest[:at], axis, *rest[at:]], x.kind)
 
 
 def last(scope: Scope, node: Node) -> Value:
@@ -132,7 +132,7 @@ def last(scope: Scope, node: Node) -> Value:
     ended = ends_of(scope, node)
     if ended is not None:
         state = scope.finals[ended]
-        return settled(scope, node, state.text, state.layout, state.kind)
+        return scope.settled(node, state.text, state.layout, state.kind)
     x, empty = tensor(scope, node.operands[0]), tensor(scope, node.operands[1])
     place = str(x.layout.index(op.stream))
     if scope.packed:
@@ -141,7 +141,7 @@ def last(scope: Scope, node: Node) -> Value:
     name = "first_of" if op.reverse else "last_of"
     if set(rest) == set(layout) == set(empty.layout):
         text = permuted(empty.text, empty.layout, rest)
-        return settled(scope, node, applied(name, x.text, place, text), rest, x.kind)
+        return scope.settled(node, applied(name, x.text, place, text), rest, x.kind)
     shape = ", ".join(scope.length(axis).text for axis in node.type.axes)
     wide = call(f"{aligned(x.text, x.layout, [op.stream, *layout]).at(ATOM)}.expand", "-1", shape)
     other = call(f"{aligned(empty.text, empty.layout, layout).at(ATOM)}.expand", shape)
@@ -187,7 +187,7 @@ def unwindow(scope: Scope, node: Node) -> Value:
     else:
         text = applied("unwindowed", text, length, scope.size(op.stride))
     have = ["batch"] * batch + [op.stream.name, *rest]
-    return settled(scope, node, text if batch else Text(f"{text}[0]"), have, x.kind)
+    return scope.settled(node, text if batch else Text(f"{text}[0]"), have, x.kind)
 
 
 def expand(scope: Scope, node: Node) -> Value:
@@ -210,7 +210,7 @@ def sums(scope: Scope, node: Node) -> Value:
         how = ["reverse=True"] * op.reverse + ["exclusive=True"] * op.exclusive
         text = permuted(x.text, x.layout, order)
         text = applied("sums_of_each", text, scope.packed, *how)
-        return settled(scope, node, text, order, x.kind)
+        return scope.settled(node, text, order, x.kind)
     if not op.reverse and not op.exclusive:
         return Value(call(f"{x.text.at(ATOM)}.cumsum", dim), x.layout, x.kind)
     name = {(True, False): "sums_from_end", (False, True): "sums_before"}
@@ -248,10 +248,20 @@ def scan(scope: Scope, node: Node) -> Value:
 
 def block_sums(scope: Scope, node: Node) -> Value:
     """`sums_of_blocks(x, 32)`, of a last axis."""
-    op, x = node.op, tensor(scope, node.operands[0])
-    rest = [name for name in x.layout if name != op.axis]
-    text = applied("sums_of_blocks", permuted(x.text, x.layout, [*rest, op.axis]), str(op.length))
-    return settled(scope, node, text, [*rest, node.type.axes[-1].name])
+    op = node.op
+    blocks = node.type.axes[-1].name
+    return _of_last(scope, node, "sums_of_blocks", [op.axis], [blocks], str(op.length))
+
+
+def _of_last(
+    scope: Scope, node: Node, function: str, taken: list[str], given: list[str], *more: str
+) -> Value:
+    """A function of an array whose last axes are those `taken`, which gives others in their
+    place."""
+    x = tensor(scope, node.operands[0])
+    rest = [name for name in x.layout if name not in taken]
+    text = applied(function, permuted(x.text, x.layout, [*rest, *taken]), *more)
+    return scope.settled(node, text, [*rest, *given])
 
 
 def _scan_matrices(scope: Scope, node: Node) -> Value:
@@ -281,7 +291,7 @@ def _scan_matrices(scope: Scope, node: Node) -> Value:
     text = applied("scan_rows", text_a, *texts, "-3", "matrix_step", reverse)
     if not column:
         text = Text(f"{text}[..., 0]")
-    return settled(scope, node, text, [*lead, op.axis, col, *column])
+    return scope.settled(node, text, [*lead, op.axis, col, *column])
 
 
 # --- between rows -------------------------------------------------------------------------------
@@ -294,20 +304,14 @@ def flags(op: object, *names: str) -> list[str]:
 
 def spans(scope: Scope, node: Node) -> Value:
     """`spans(g)`, for gates [..., C]."""
-    op, g = node.op, tensor(scope, node.operands[0])
-    rest = [name for name in g.layout if name != op.row]
-    text = permuted(g.text, g.layout, [*rest, op.row])
-    text = applied("spans", text, *flags(op, "strict", "exclusive"))
-    return settled(scope, node, text, [*rest, op.row, op.col.name])
+    op, switches = node.op, flags(node.op, "strict", "exclusive")
+    return _of_last(scope, node, "spans", [op.row], [op.row, op.col.name], *switches)
 
 
 def differences(scope: Scope, node: Node) -> Value:
     """`differences(x)`, for running sums [..., C]."""
-    op, x = node.op, tensor(scope, node.operands[0])
-    rest = [name for name in x.layout if name != op.row]
-    text = permuted(x.text, x.layout, [*rest, op.row])
-    text = applied("differences", text, *flags(op, "strict"))
-    return settled(scope, node, text, [*rest, op.row, op.col.name])
+    op, switches = node.op, flags(node.op, "strict")
+    return _of_last(scope, node, "differences", [op.row], [op.row, op.col.name], *switches)
 
 
 def rest(scope: Scope, node: Node) -> Value:
@@ -320,11 +324,8 @@ def rest(scope: Scope, node: Node) -> Value:
 
 def spans_gradient(scope: Scope, node: Node) -> Value:
     """`spans_gradient(x)`."""
-    op, x = node.op, tensor(scope, node.operands[0])
-    rest = [name for name in x.layout if name not in (op.row, op.col)]
-    text = permuted(x.text, x.layout, [*rest, op.row, op.col])
-    text = applied("spans_gradient", text, *flags(op, "exclusive"))
-    return settled(scope, node, text, [*rest, op.row])
+    op, switches = node.op, flags(node.op, "exclusive")
+    return _of_last(scope, node, "spans_gradient", [op.row, op.col], [op.row], *switches)
 
 
 def strictness(op: ck.Gram | ck.Mix) -> str:
@@ -340,7 +341,7 @@ def gram(scope: Scope, node: Node) -> Value:
     a, b = (rows.of(operand) for operand in node.operands[:2])
     factors = decays(rows, node.operands[2], op.exclusive)
     text = applied("decayed_gram", a, b, factors, strictness(op))
-    return settled(scope, node, text, [*outer, op.row, op.col.name])
+    return scope.settled(node, text, [*outer, op.row, op.col.name])
 
 
 def mix(scope: Scope, node: Node) -> Value:
@@ -355,7 +356,7 @@ def mix(scope: Scope, node: Node) -> Value:
     matrix = aligned(weights.text, weights.layout, [*outer, op.row, op.col])
     more = [strictness(op), *flags(op, "transpose")]
     text = applied("decayed_mix", matrix, rows.of(node.operands[1]), factors, *more)
-    return settled(scope, node, rows.apart(text), [*outer, op.row, *inner])
+    return scope.settled(node, rows.apart(text), [*outer, op.row, *inner])
 
 
 def mix_sum(scope: Scope, node: Node) -> Value:
@@ -390,7 +391,7 @@ def _total(scope: Scope, node: Node, lots: Sequence[Lot]) -> Value:
             term = binary("*", MUL, aligned(x.text, x.layout, layout), term)
         sign = "-" if factor is not None and op.transpose else "+"
         total = binary(sign, ADD, total, term) if total.text else term
-    return settled(scope, node, total, layout)
+    return scope.settled(node, total, layout)
 
 
 def gate_gradient(scope: Scope, node: Node) -> Value:
@@ -400,11 +401,8 @@ def gate_gradient(scope: Scope, node: Node) -> Value:
 
 def inverse(scope: Scope, node: Node) -> Value:
     """`inverse_unit_lower(A)`."""
-    op, x = node.op, tensor(scope, node.operands[0])
-    rest = [name for name in x.layout if name not in (op.row, op.col)]
-    order = [*rest, op.row, op.col]
-    text = applied("inverse_unit_lower", permuted(x.text, x.layout, order))
-    return settled(scope, node, text, order)
+    matrix = [node.op.row, node.op.col]
+    return _of_last(scope, node, "inverse_unit_lower", matrix, matrix)
 
 
 def detach(scope: Scope, node: Node) -> Value:
@@ -420,7 +418,7 @@ def convolved(scope: Scope, node: Node) -> Value:
     values = [tensor(scope, id) for id in node.operands]
     both = [aligned(x.text, x.layout, [*rest, op.read]) for x in values]
     text = applied("convolved", *both, scope.length(op.reader))
-    return settled(scope, node, text, [*rest, op.reader.name])
+    return scope.settled(node, text, [*rest, op.reader.name])
 
 
 CHUNK_EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from archc.backends.eager.value import DATA, KIND_OF, NUMBER, Value
+from archc.backends.eager.value import KIND_OF, NUMBER, Value
 from archc.backends.expression import ATOM, Text, call
-from archc.backends.index import aligned, permuted
+from archc.backends.index import aligned
 
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -33,12 +33,6 @@ def tensor(scope: Scope, id: int) -> Value:
     kind = f"device={scope.device}, dtype={scope.dtype}"
     made = call("torch.full", "()", value.text, kind)
     return Value(made, (), KIND_OF[scope.graph[id].type.dtype])
-
-
-def settled(scope: Scope, node: Node, text: Text, have: Sequence[str], kind: str = DATA) -> Value:
-    """A value of that layout, its dims in the order of the node's type."""
-    layout = scope.node_layout(node)
-    return Value(permuted(text, have, layout), layout, kind)
 
 
 class Rows:
@@ -122,7 +116,7 @@ def _decay(scope: Scope, node: Node, gram: Node, reverse: bool) -> Value:
     rows = Rows(scope, outer, op.row, inner, gram.operands)
     factors = decays(rows, sums_of(scope.graph, node), op.exclusive)
     text = Text(f"{factors}[-1][{0 if reverse else 1}]")
-    return settled(scope, node, text, [*outer, op.row, *inner])
+    return scope.settled(node, text, [*outer, op.row, *inner])
 
 
 def _gram_axes(graph: Graph, gram: Node) -> tuple[list[str], list[str]]:
@@ -202,4 +196,4 @@ def gradients(scope: Scope, node: Node, owner: int, place: int) -> Value:
     lost = [have.index(axis) for axis in have if axis not in wanted]
     if lost:
         text = call(f"{text.at(ATOM)}.sum", f"({', '.join(map(str, lost))},)")
-    return settled(scope, node, text, [axis for axis in have if axis in wanted])
+    return scope.settled(node, text, [axis for axis in have if axis in wanted])

@@ -23,7 +23,7 @@ from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.state import of_blocks, past_tokens
 from archc.backends.eager.value import KIND_OF, Value, length_name
 from archc.backends.expression import MUL, POWER, Text
-from archc.backends.writer import COLUMNS, Writer, attribute, identifier, quoted
+from archc.backends.writer import COLUMNS, Writer, attribute, identifier, in_tuple, quoted
 
 from archc.attention.reach import counted
 from archc.dims import T_SEEN, TIME
@@ -415,7 +415,7 @@ class Forward:
                 lengths.append(quoted(f"{axis.name}{last}"))
             else:
                 lengths.append("None")
-        return f"({', '.join(lengths)}{',' * (len(lengths) == 1)})"
+        return in_tuple(lengths)
 
     def _told(self, field: Field) -> bool:
         """Whether it is known how many tokens before the next a field has."""

@@ -97,7 +97,7 @@ def _dropout(scope: Scope, node: Node, x: int, p: sympy.Expr) -> Value:
 
 def short_convolution(graph: Graph, node: Node) -> Fused | None:
     """The last tokens times a filter, summed over them -> one call that never lays them out."""
-    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+    if not ir.is_product(node.op):
         return None
     for this in (0, 1):
         window, weight = node.operands[this], node.operands[1 - this]
@@ -151,9 +151,9 @@ def backwards(graph: Graph, node: Node) -> Fused | None:
 
 
 def _flipped(scope: Scope, node: Node, x: int) -> Value:
-    value, layout = scope.value(x), scope.node_layout(node)
+    value = scope.value(x)
     text = call(f"{value.text.at(ATOM)}.flip", dims(value.layout, [node.op.axis]))
-    return Value(permuted(text, value.layout, layout), layout, value.kind)
+    return scope.settled(node, text, value.layout, value.kind)
 
 
 def grouping(graph: Graph, node: Node) -> Fused | None:
@@ -171,8 +171,7 @@ def _repeat(scope: Scope, node: Node, operand: int, share: sympy.Expr) -> Value:
     text = call(f"{value.text.at(ATOM)}.repeat_interleave", scope.size(share), dim)
     new = next(name for name in node.type.names if name not in value.layout)
     have = tuple(new if name == node.op.axis else name for name in value.layout)
-    layout = scope.node_layout(node)
-    return Value(permuted(text, have, layout), layout, value.kind)
+    return scope.settled(node, text, have, value.kind)
 
 
 def gradients(graph: Graph, node: Node) -> Fused | None:

@@ -25,9 +25,10 @@ class GraphFunction:
     """One function under construction.
 
     `given` says how inputs come (layout and kind, by name) where that is not as their types say;
-    `order` in what order they are the arguments. The last argument is the length of a chunk;
-    `packed` says whether one with the borders of packed sequences stands before it, `alone` why it
-    cannot, `gaps` which values are then read also at chunks that nothing is written to.
+    `order` in what order they are the arguments; `reals` are those that are tensors of real
+    numbers. The last argument is the length of a chunk; `packed` says whether one with the borders
+    of packed sequences stands before it, `alone` why it cannot, `gaps` which values are then read
+    also at chunks that nothing is written to.
     """
 
     locals: tuple[str, ...] = ()
@@ -56,8 +57,12 @@ class GraphFunction:
             self.arguments[input]: [node.type.axis(axis) for axis in self.layout(input)]
             for input, node in self.inputs.items()
         }
-        real = [n for n in self.inputs if found[n].type.dtype == "real" and not self.is_number(n)]
-        self.body = graph_scope(scope, graph, self.arguments[real[0]], axes, stream.name)
+        self.reals = {
+            n: argument for n, argument in self.arguments.items()
+            if found[n].type.dtype == "real" and not self.is_number(n)
+        }  # fmt: skip
+        first, *_ = self.reals.values()
+        self.body = graph_scope(scope, graph, first, axes, stream.name)
         self._tell_batch()
         self.body.chunk, self.body.region, self.body.flow = "chunk", f"{name}_scan", scope.flow
         self.body.sizes |= {str(CHUNK): "chunk", str(stream.size): self.body.lengths[stream.name]}
@@ -124,10 +129,8 @@ class GraphFunction:
         self.extra = dict(zip(*extra_arguments(self.scope, body), strict=True))
         writer.line(f"@{self.wrapper}")
         every = [*self.arguments.values(), *self.extra, *self.options]
-        writer.call(f"def {self.name}(", every, "):")
-        writer.depth += 1
         shapes = {argument: self.layout(name) for name, argument in self.arguments.items()}
-        writer.docstring([title, argument_list(shapes)])
+        writer.define(self.name, every, [title, argument_list(shapes)])
         write_sizes(writer, body)
         writer.include([*head, *body.head])
         writer.include(body.writer.lines)

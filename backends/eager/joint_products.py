@@ -7,8 +7,7 @@ from collections.abc import Collection
 
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, Value
-from archc.backends.expression import ATOM, Text, call
-from archc.backends.index import aligned
+from archc.backends.expression import ATOM, Text
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
@@ -47,7 +46,7 @@ def weight_of(graph: Graph, node: Node, params: Collection[int]) -> tuple[int, i
     """Which operand of x [batch, ..., *d] times a parameter [*d, ...] is that, and how many dims
     are summed; None of another op."""
     op = node.op
-    if not isinstance(op, ir.Contract) or len(op.ins) != 2:
+    if not ir.is_product(op):
         return None
     places = [place for place, operand in enumerate(node.operands) if operand in params]
     if len(places) != 1:
@@ -76,7 +75,8 @@ class JointProducts:
     def call(self) -> None:
         """Write the line."""
         scope, graph = self.scope, self.scope.graph
-        given = [self._x().text, *(scope.value(weight).text.text for weight in self.weights)]
+        x = scope.whole(self.x, graph[self.x].type.names)
+        given = [x.text, *(scope.value(weight).text.text for weight in self.weights)]
         for id, weight in zip(self.made, given[1:], strict=True):
             called = f"{given[0]}_{weight.removeprefix('self.')}"
             called = called if called.isidentifier() and len(called) < 18 else scope.hint(graph[id])
@@ -84,19 +84,10 @@ class JointProducts:
             scope.values[id] = Value(name, graph[id].type.names, DATA)
         names = ", ".join(scope.values[id].text.text for id in self.made)
         if self.summed > 1:  # views of the parameters
-            given = [f"{self._x().at(ATOM)}.flatten(-{self.summed})"]
+            given = [f"{x.at(ATOM)}.flatten(-{self.summed})"]
             weights = (scope.value(weight).text.at(ATOM) for weight in self.weights)
             given += [f"{each}.flatten(0, {self.summed - 1})" for each in weights]
         scope.writer.call(f"{names} = products_of(", given, ")")
-
-    def _x(self) -> Text:
-        """The value, with all of its dims."""
-        scope, axes = self.scope, self.scope.graph[self.x].type.axes
-        value, want = scope.as_data(scope.value(self.x)), [axis.name for axis in axes]
-        text = aligned(value.text, value.layout, want)
-        if len(value.layout) < len(want):
-            text = call(f"{text.at(ATOM)}.expand", *(scope.length(axis) for axis in axes))
-        return text
 
 
 class WeighedProduct(JointProducts):

@@ -9,9 +9,8 @@ from functools import lru_cache
 import sympy
 from archc.backends.eager.fusion import fuse
 from archc.backends.eager.scope import Scope
-from archc.backends.eager.value import DATA, Value
+from archc.backends.eager.value import Value
 from archc.backends.expression import ATOM, Text, call
-from archc.backends.index import aligned, permuted
 
 from archc.dims import Axis
 from archc.ir import layer as ir
@@ -66,7 +65,7 @@ def _written(graph: Graph) -> set[int]:
 def _map(graph: Graph, node: Node, param: int) -> LinearMap | None:
     """The map of a product with a parameter, if `nn.Linear` computes it."""
     op = node.op
-    if not isinstance(op, ir.Contract) or len(op.ins) != 2 or node.operands.count(param) != 1:
+    if not ir.is_product(op) or node.operands.count(param) != 1:
         return None
     place = node.operands.index(param)
     own, other = op.ins[place], op.ins[1 - place]
@@ -91,14 +90,10 @@ def linear_call(scope: Scope, node: Node) -> Value | None:
     graph, op, found = scope.graph, node.op, scope.linear[param]
     axis_of = dict(op.out)
     label_of = dict(zip(graph[other].type.names, op.ins[1 - place], strict=True))
-    axes = {axis.name: axis for axis in graph[other].type.axes}
     summed = [op.ins[place][i] for i in found.summed]
     rest = [name for name, label in label_of.items() if label not in summed]
     inner = [name for label in summed for name, each in label_of.items() if each == label]
-    value, want = scope.as_data(scope.value(other)), [*rest, *inner]
-    text = aligned(value.text, value.layout, want)
-    if len(value.layout) < len(want):
-        text = call(f"{text.at(ATOM)}.expand", *(scope.length(axes[name]) for name in want))
+    text = scope.whole(other, [*rest, *inner])
     if len(inner) > 1:
         text = call(f"{text.at(ATOM)}.flatten", f"-{len(inner)}")
     text = call(scope.value(param).text.text, text)
@@ -107,5 +102,4 @@ def linear_call(scope: Scope, node: Node) -> Value | None:
         sizes = ", ".join(str(scope.length(axis).text) for axis in made)
         text = call(f"{text.at(ATOM)}.unflatten", "-1", f"({sizes})")
     have = [*(axis_of[label_of[name]].name for name in rest), *(axis.name for axis in made)]
-    layout = scope.node_layout(node)
-    return Value(permuted(Text(text.text), have, layout), layout, DATA)
+    return scope.settled(node, Text(text.text), have)

@@ -34,9 +34,8 @@ def taken(scope: Scope, node: Node) -> Value | None:
     rest = [name for name in value.layout if name not in (shared, node.op.axis)]
     x = permuted(value.text, value.layout, [*rest, *own, node.op.axis])
     x = x if own else call(f"{x.at(ATOM)}.unsqueeze", "-2")
-    layout = scope.node_layout(node)
     text = call("take_by_distance", x, _index(scope, node, (shared, other)))
-    return Value(permuted(text, [*rest, shared, other], layout), layout, DATA)
+    return scope.settled(node, text, [*rest, shared, other])
 
 
 def multiplied(scope: Scope, node: Node) -> Value | None:
@@ -137,8 +136,7 @@ def _of_pairs(scope: Scope, found: _Product) -> Value | None:
 def _laid_out(scope: Scope, found: _Product, text: Text, have: list[str]) -> Value:
     """A product as its node is laid out."""
     axis_of = {label: axis.name for label, axis in found.node.op.out}
-    layout = scope.node_layout(found.node)
-    return Value(permuted(text, [axis_of[label] for label in have], layout), layout, DATA)
+    return scope.settled(found.node, text, [axis_of[label] for label in have])
 
 
 def _by_distance(scope: Scope, row: Node) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from archc.backends.eager.graph_function import GraphFunction
+from archc.backends.eager.region import by_kernels_or
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import NUMBER, Value
 from archc.backends.expression import Text
-from archc.backends.writer import quoted
+from archc.backends.writer import in_tuple, quoted
 
 from archc.attention.moved_keys import Moved, moved_keys
 from archc.ir import layer as ir
@@ -18,11 +19,6 @@ from archc.ir.graph import Node
 
 if TYPE_CHECKING:
     from archc.backends.eager.attend import AttendFunction
-
-
-def _tuple(parts: Sequence[str]) -> str:
-    """A tuple as text."""
-    return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
 
 
 class Factors(GraphFunction):
@@ -76,17 +72,11 @@ class Alone:
         move = "move_by_torch" if by_folds is None else "move_by_kernel"
         seen = [self.values[name].text.text for name in (self.moved.key, *self.read)]
         signs = [str(sign) for sign in self.moved.signs]
-        rest = [_tuple(self.past), _tuple(seen), self._factors(), _tuple(signs)]
+        rest = [in_tuple(self.past), in_tuple(seen), self._factors(), in_tuple(signs)]
         scope.writer.call(f"{self.keys} = moved_keys(", [move, quoted(self.title), *rest], ")")
         self.function.write()
         folded = by_folds and by_folds(scope, self.node, self.own, title, many=False, alone=True)
-        if not folded:
-            self.function.call(targets)
-            return
-        with scope.writer.block(f"if {folded.test}:"):
-            folded.call(targets)
-        with scope.writer.block("else:"):
-            self.function.call(targets)
+        by_kernels_or(scope, folded, targets, lambda: self.function.call(targets))
 
     def _factors(self) -> str:
         """The function that makes vectors of a token's matrix, of what is `read`."""

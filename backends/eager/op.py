@@ -18,7 +18,7 @@ from archc.backends.eager.required import conditions, told_length
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.shape_checks import shapes_of, write_check
 from archc.backends.lines import words
-from archc.backends.writer import Writer, quoted
+from archc.backends.writer import Writer, in_tuple, quoted
 
 from archc.dims import Axis
 from archc.ir.chunk import CHUNK, final, is_end, start
@@ -44,15 +44,11 @@ class Op(GraphFunction):
         self.owner, self.eager, self.fast = owner, eager, fast
         self.needs: list[str] = []
         self.tensors = [a for n, a in self.arguments.items() if not self.is_number(n)]
-        real = {
-            name: self.arguments[name] for name, node in self.inputs.items()
-            if node.type.dtype == "real" and not self.is_number(name)
-        }  # fmt: skip
         self.layouts = {a: tuple(self.layout(n)) for n, a in self.arguments.items()}
-        self.real = list(real.values())
-        self.decisive = [a for n, a in real.items() if n not in owner.form.saved]
-        self.data = [a for n, a in real.items() if not is_end(n)] or self.real
-        self.state = ([a for n, a in real.items() if is_end(n)] or self.real)[0]
+        real, every = self.reals.items(), [*self.reals.values()]
+        self.decisive = [a for n, a in real if n not in owner.form.saved]
+        self.data = [a for n, a in real if not is_end(n)] or every
+        self.state = ([a for n, a in real if is_end(n)] or every)[0]
         self.kept = {self.arguments[n]: n for n in owner.form.saved if n in self.inputs}
         self.body.sources = self._told_by(self.body)
         self.packed, self.sequences = self._takes_packed(), self.body.names.fresh("sequences")
@@ -71,11 +67,6 @@ class Op(GraphFunction):
             for name, places in body.sources.items()
             if name not in self.owner.extra
         }
-
-    def _define(self, writer: Writer, name: str, arguments: Sequence[str], doc: list[str]) -> None:
-        writer.call(f"def {name}(", list(arguments), "):")
-        writer.depth += 1
-        writer.docstring(doc)
 
     def _append(self, writer: Writer) -> None:
         self.scope.file.sections.append(writer.text())
@@ -108,18 +99,15 @@ class Op(GraphFunction):
 
     def fake(self) -> str:
         """The function that tells the shapes and dtypes of the results; its name."""
-        writer, name = Writer(), f"{self.name}_fake"
+        name = f"{self.name}_fake"
         made = [self._output(each, layout) for each, layout in self.results.items()]
         used = set(words(made))
         head = [*self._head(used), *self._widths(used)]
         doc = f"What the results of `{self.name}` are like, without their values."
-        self._define(writer, name, self.every, [doc])
+        writer = Writer().define(name, self.every, [doc])
         write_sizes(writer, self.body)
         writer.include(head)
-        if len(made) > 1:
-            writer.returns(made)
-        else:
-            writer.line(f"return {made[0]}")
+        writer.gives(made)
         self._append(writer)
         return name
 
@@ -144,10 +132,9 @@ class Op(GraphFunction):
         type = self.graph[self.graph.outputs[name]].type
         streams = any(axis.kind == "stream" for axis in type.axes)
         lengths = [self._length(type.axis(axis), streams) for axis in layout]
-        shape = ", ".join(lengths) + "," * (len(layout) == 1)
         if name in self.owner.form.saved:
-            shape = " * ".join(lengths) + ","
-        return f"{self.tensors[0]}.new_empty(({shape}), dtype={self._dtype(name)})"
+            lengths = [" * ".join(lengths)]
+        return f"{self.tensors[0]}.new_empty({in_tuple(lengths)}, dtype={self._dtype(name)})"
 
     def _like(self, name: str) -> str:
         """The argument that has the shape of a gradient: its value, or of a state before the tokens
@@ -225,10 +212,8 @@ class Op(GraphFunction):
     def function(self, shapes: str = "", brief: Op | None = None) -> str:
         """The function that does it; its name. `shapes`: those that are looked at first; `brief`:
         the op that keeps nothing for a gradient, which the same function does."""
-        writer = Writer()
-        writer.line("@as_op")
         keep = ["keep=True"] * (brief is not None)
-        self._define(writer, self.name, [*self.every, *keep], [self.done()])
+        writer = Writer().define(self.name, [*self.every, *keep], [self.done()], op=True)
         if shapes:
             self.refuse(writer, shapes)
         if self.kept:
@@ -244,11 +229,15 @@ class Op(GraphFunction):
         self._append(writer)
         return self.name
 
+    def _around(self) -> tuple[str, str]:
+        """What stands around results that are returned: what is saved is flat, one alone no
+        tuple."""
+        saved = len(set(self.owner.form.saved) & set(self.results))
+        return (f"flat({saved}, ", ")") if saved else ("", "[0]" * (len(self.results) == 1))
+
     def _settle(self, writer: Writer, dtypes: list[str], brief: Op | None) -> None:
         """Lines that return what PyTorch made."""
-        saved = len(set(self.owner.form.saved) & set(self.results))
-        one = "[0]" if len(self.results) == 1 else ""
-        before, after = (f"flat({saved}, ", ")") if saved else ("", one)
+        before, after = self._around()
         made = "made" if len(self.eager.returned) == len(self.results) else "made[:{}]"
         made = made.format(len(self.results))
         if brief is None:
@@ -292,8 +281,7 @@ class Op(GraphFunction):
         kinds = "".join(kind_of(node.type, self.layout(n)) for n, node in self.inputs.items())
         made = quoted("".join(self._made_kind(name) for name in self.results))
         made += "[:count]" * (brief is not None)
-        every = f"({', '.join(rest)}{',' * (len(rest) == 1)})"
-        given = [run, "given", every, "wide", "cu_seqlens", quoted(kinds), made]
+        given = [run, "given", in_tuple(rest), "wide", "cu_seqlens", quoted(kinds), made]
         writer.call("made = in_chunks(", given, ")")
 
     def _made_kind(self, name: str) -> str:

@@ -105,15 +105,14 @@ def reduce(scope: Scope, node: Node) -> Value:
     else:
         wide = ["dtype=torch.float32"] if value.kind == SHORT else []
         text = call(f"{value.text.at(ATOM)}.{fn}", dims(value.layout, node.op.axes), *wide)
-    return Value(permuted(text, kept, layout), layout, DATA if value.kind == SHORT else value.kind)
+    return scope.settled(node, text, kept, DATA if value.kind == SHORT else value.kind)
 
 
 def _total_of_scores(scope: Scope, node: Node, value: Value) -> Value:
     """`log_sum_exp(score, -1)`, over the tokens read."""
-    layout = scope.node_layout(node)
     kept = [name for name in value.layout if name not in node.op.axes]
     text = call("log_sum_exp", value.text, dims(value.layout, node.op.axes))
-    return Value(permuted(text, kept, layout), layout, TOTAL)
+    return scope.settled(node, text, kept, TOTAL)
 
 
 def _whole_of_each(scope: Scope, node: Node, value: Value, kept: Sequence[str]) -> Value:
@@ -124,8 +123,7 @@ def _whole_of_each(scope: Scope, node: Node, value: Value, kept: Sequence[str]) 
     rest = [name for name in kept if name != "batch"]
     x = permuted(value.text, value.layout, ["batch", *node.op.axes, *rest])
     text = call("whole_of_each", x, quoted(node.op.fn), rows)
-    layout = scope.node_layout(node)
-    return Value(permuted(text, ["batch", *rest], layout), layout, DATA)
+    return scope.settled(node, text, ["batch", *rest])
 
 
 def contract(scope: Scope, node: Node) -> Value:
@@ -228,7 +226,7 @@ def gather(scope: Scope, node: Node) -> Value:
     if by_distance is not None:
         return by_distance
     value, index = (scope.value(operand) for operand in node.operands)
-    axis, layout = node.op.axis, scope.node_layout(node)
+    axis = node.op.axis
     at = value.layout.index(axis)
     shared = [name for name in value.layout if name in index.layout and name != axis]
     new = [name for name in index.layout if name not in shared]
@@ -244,21 +242,21 @@ def gather(scope: Scope, node: Node) -> Value:
             # never negative: the gradient of index_select adds rows, that of [...] sorts indices
             place = dims(value.layout, [axis])
             text = call(f"{value.text.at(ATOM)}.index_select", place, index.text)
-            return Value(permuted(text, have, layout), layout, value.kind)
+            return scope.settled(node, text, have, value.kind)
         lead = ":, " * at if at < len(value.layout) - 1 or at < 2 else "..., "
         text = Text(f"{value.text.at(ATOM)}[{lead}{index.text}]")
         if at == 0 and len(value.layout) == 2 and len(new) > 1:
             text = call("F.embedding", index.text, value.text)
-    return Value(permuted(text, have, layout), layout, value.kind)
+    return scope.settled(node, text, have, value.kind)
 
 
 def _narrowed(scope: Scope, node: Node, start: Text, axis: Axis) -> Value:
     """`x.narrow(-1, N, R)`."""
-    value, layout = scope.value(node.operands[0]), scope.node_layout(node)
+    value = scope.value(node.operands[0])
     have = [axis.name if name == node.op.axis else name for name in value.layout]
     place = dims(value.layout, [node.op.axis])
     text = call(f"{value.text.at(ATOM)}.narrow", place, start, scope.length(axis))
-    return Value(permuted(text, have, layout), layout, value.kind)
+    return scope.settled(node, text, have, value.kind)
 
 
 def scatter(scope: Scope, node: Node) -> Value:
@@ -288,9 +286,7 @@ def solve(scope: Scope, node: Node) -> Value:
     a = aligned(matrix.text, matrix.layout, [*common, row, col])
     b = aligned(vector.text, vector.layout, [*common, row])
     text = Text(f"torch.linalg.solve({a}, {b.at(ATOM)}[..., None])[..., 0]")
-    return Value(
-        permuted(text, [*common, row], scope.node_layout(node)), scope.node_layout(node), DATA
-    )
+    return scope.settled(node, text, [*common, row])
 
 
 # --- along a sequence --------------------------------------------------------------------------
@@ -327,8 +323,7 @@ def window(scope: Scope, node: Node) -> Value:
         x.kind,
     )
     scope.writer.line(f"{value.text}, {after} = {call(piece, *arguments)}", shape_text(value))
-    layout = scope.node_layout(node)
-    return Value(permuted(value.text, value.layout, layout), layout, value.kind)
+    return scope.settled(node, value.text, value.layout, value.kind)
 
 
 def softmax(scope: Scope, node: Node) -> Value:
@@ -369,10 +364,10 @@ def segment(scope: Scope, node: Node) -> Value:
         arguments.append(scope.length(op.reader))
     if not matrix:
         arguments.append(Text({"sum": "torch.cumsum", "product": "torch.cumprod"}[op.kind]))
-    text, layout = call(piece, *arguments), scope.node_layout(node)
-    if "batch" not in layout:
+    text = call(piece, *arguments)
+    if "batch" not in node.type.names:
         text, have = Text(f"{text.at(ATOM)}[0]"), have[1:]
-    return Value(permuted(text, have, layout), layout, DATA)
+    return scope.settled(node, text, have)
 
 
 def result(scope: Scope, node: Node) -> Value:

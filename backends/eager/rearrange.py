@@ -45,7 +45,7 @@ def _with_every_dim(text: Text, have: list[str], layout: tuple[str, ...]) -> Tex
 
 def reshape(scope: Scope, node: Node) -> Value:
     """`x.unflatten(-1, (H, K))`, `x.flatten(2, 3)`, or both."""
-    value, op, layout = scope.value(node.operands[0]), node.op, scope.node_layout(node)
+    value, op = scope.value(node.operands[0]), node.op
     first = min(value.layout.index(name) for name in op.axes)
     rest = [name for name in value.layout if name not in op.axes]
     place = sum(name not in op.axes for name in value.layout[:first])
@@ -56,7 +56,7 @@ def reshape(scope: Scope, node: Node) -> Value:
         sizes = ", ".join(scope.length(axis).text for axis in op.into)
         text = call(f"{text.at(ATOM)}.unflatten", str(place), f"({sizes})")
     have = [*rest[:place], *(axis.name for axis in op.into), *rest[place:]]
-    return Value(permuted(text, have, layout), layout, value.kind)
+    return scope.settled(node, text, have, value.kind)
 
 
 def run_of(scope: Scope, node: Node) -> tuple[Text, Axis] | None:

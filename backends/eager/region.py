@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import sympy
 from archc.backends.eager.scope import Scope
@@ -104,6 +105,20 @@ def extra_arguments(scope: Scope, body: Scope) -> tuple[list[str], list[str]]:
             text = scope.local(body.handed.get(name, name))
         given.append(scope.ask(text))
     return names, given
+
+
+def by_kernels_or(
+    scope: Scope, kernels: Any, targets: dict[str, str], other: Callable[[], dict[str, Value]]
+) -> dict[str, Value]:
+    """The lines that call a function of kernels, if there is one, where these can do it, and the
+    `other` lines where not; the results by name."""
+    if kernels is None:
+        return other()
+    with scope.writer.block(f"if {kernels.test}:"):
+        kernels.call(targets)
+    with scope.writer.block("else:"):
+        found = other()
+    return found
 
 
 def argument_list(shapes: Mapping[str, Sequence[str]]) -> str:

@@ -269,6 +269,11 @@ class Scope:
         """The same for a node's value."""
         return self.layout(node.type.axes)
 
+    def settled(self, node: Node, text: Text, have: Sequence[str], kind: str = DATA) -> Value:
+        """The value of a node, laid out as that is, from a text of these dims."""
+        layout = self.node_layout(node)
+        return Value(permuted(text, have, layout), layout, kind)
+
     def at(self, id: int, layout: Sequence[str]) -> Text:
         """A value's text, ready to broadcast against a tensor of that layout."""
         value = self.value(id)
@@ -367,6 +372,15 @@ class Scope:
         if value.kind in (DATA, NUMBER):
             return value
         return Value(Text(f"{value.text.at(ATOM)}.to({self.dtype})"), value.layout, DATA)
+
+    def whole(self, id: int, want: Sequence[str]) -> Text:
+        """A value in the dtype of the data with all of its dims, in an order."""
+        value, type = self.as_data(self.value(id)), self.graph[id].type
+        text = aligned(value.text, value.layout, want)
+        if len(value.layout) == len(want):
+            return text
+        lengths = (self.length(type.axis(name)) for name in want)
+        return call(f"{text.at(ATOM)}.expand", *lengths)
 
     def joined(self, values: Sequence[Value]) -> tuple[list[Value], str]:
         """Operands of a real-valued function in dtypes that agree, and the kind of its result.

@@ -18,7 +18,7 @@ from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, PLACES, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import permuted
-from archc.backends.writer import Names
+from archc.backends.writer import Names, in_tuple
 
 from archc.ir import layer as ir
 from archc.ir.choices import chooses
@@ -185,10 +185,13 @@ def _goes_in_parts(
 def by_tokens(value: Value, op: ir.Attend) -> Value:
     """An input with a value for each token, its dims in the order [B, T, ...], to be cut."""
     stream = next((n for n in (op.reader.name, op.source) if n in value.layout), None)
-    if stream is None or "batch" not in value.layout:
-        return value
-    order = ["batch", stream, *(n for n in value.layout if n not in ("batch", stream))]
-    return Value(permuted(value.text, value.layout, order), tuple(order), value.kind)
+    return value if stream is None or "batch" not in value.layout else tokens_first(value, stream)
+
+
+def tokens_first(value: Value, stream: str) -> Value:
+    """A value along a stream, its dims in the order [B, T, ...]."""
+    order = ("batch", stream, *(n for n in value.layout if n not in ("batch", stream)))
+    return Value(permuted(value.text, value.layout, order), order, value.kind)
 
 
 def _is_of_readers(value: Value, op: ir.Attend) -> bool:
@@ -198,8 +201,7 @@ def _is_of_readers(value: Value, op: ir.Attend) -> bool:
 
 def _tuple(values: Iterable[Value]) -> str:
     """Some values as a tuple."""
-    texts = [value.text.text for value in values]
-    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
+    return in_tuple([value.text.text for value in values])
 
 
 def _read_by_attends_alone(scope: Scope, node: Node) -> bool:

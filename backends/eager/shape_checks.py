@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from archc.backends.writer import Names, Writer, literals, quoted
+from archc.backends.writer import Names, Writer, in_tuple, literals, quoted
 
 from archc.dims import Axis
 
@@ -65,5 +65,4 @@ def write_check(
     writer: Writer, title: str, shapes: str, tensors: Sequence[str], *more: str
 ) -> None:  # fmt: skip
     """The line that refuses tensors, in the order of the shapes that have that name."""
-    given = f"({', '.join(tensors)}{',' * (len(tensors) == 1)})"
-    writer.call("check_shapes(", [quoted(title), shapes, given, *more], ")")
+    writer.call("check_shapes(", [quoted(title), shapes, in_tuple(tensors), *more], ")")

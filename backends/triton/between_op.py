@@ -52,11 +52,11 @@ class SpanOp(FoldOp):
 
     def _function(self, make: Make, kind: str, suffix: str, made: list[str]) -> None:
         """A function that launches one program."""
-        program, writer = self._program(make, f"_{suffix}"), Writer()
+        program = self._program(make, f"_{suffix}")
         arguments = [*self.arguments.values(), *made, "part", *self.given]
         where = "the spans themselves" if self.first else "spans before"
         doc = f"Launch the kernel of {kind if kind != 'forward' else 'values'}, of {where}."
-        self._define(writer, f"{self.title}_{suffix}", arguments, doc)
+        writer = Writer().define(f"{self.title}_{suffix}", arguments, [doc])
         self._prepare(writer)
         sizes = self._write_sizes(writer, self._lengths())
         self._blocks(writer, kind)
@@ -85,28 +85,30 @@ class BetweenOp(FoldOp):
 
     def _borders(self, make: Callable[[int, str], Program], suffix: str) -> None:
         """The function that launches a kernel of what is at the borders of spans."""
-        title = f"{self.title}_{suffix}"
-        program, writer = make(rows_of_token(len(self.between.ranks)), f"{title}_kernel"), Writer()
-        names = [buffer.name for buffer in program.buffers]
+        program = make(rows_of_token(len(self.between.ranks)), f"{self.title}_{suffix}_kernel")
         doc = "Launch the kernel of what is at the borders of the smallest spans."
         doc = doc if make is borders else "Launch the kernel of its gradient."
-        self._define(writer, title, [*names, "tokens"], doc)
-        sizes = {"B": "q.shape[0]", "T": "tokens", "N_H": "q.shape[2]", "N_K": "q.shape[3]"}
-        constants = {"IO": "q.dtype", "PRECISION": '"tf32x3"', "SOLVE": "solve_of(q.dtype)"}
-        constants["BLOCK_K"] = "block_of(q.shape[3])"
-        launch = ProgramLaunch({name: name for name in names}, sizes, constants)
-        write_program(self.file, writer, program, launch)
-        self.file.sections.append(writer.text())
+        sizes = {"B": "q.shape[0]", "N_H": "q.shape[2]", "N_K": "q.shape[3]"}
+        constants = {"IO": "q.dtype", "SOLVE": "solve_of(q.dtype)"}
+        self._launching(program, doc, [], sizes, constants)
 
     def _level(self, program: Program, doc: str) -> None:
         """The function that launches a kernel of a level."""
-        names, writer = [buffer.name for buffer in program.buffers], Writer()
-        self._define(writer, program.name.removesuffix("_kernel"), [*names, "tokens", "size"], doc)
         sizes = {"B": "matrices.shape[0]", "N_H": "matrices.shape[1]", "N_K": "matrices.shape[4]"}
-        constants = {"IO": "matrices.dtype", "PRECISION": '"tf32x3"'}
-        constants["BLOCK_T"] = "level_rows(size, matrices.dtype)"
-        constants["BLOCK_K"] = "block_of(matrices.shape[4])"
-        sizes |= {"T": "tokens", "SIZE": "size"}
+        constants = {"IO": "matrices.dtype", "BLOCK_T": "level_rows(size, matrices.dtype)"}
+        self._launching(program, doc, ["size"], sizes | {"SIZE": "size"}, constants)
+
+    def _launching(
+        self, program: Program, doc: str, more: list[str], sizes: dict[str, str],
+        constants: dict[str, str],
+    ) -> None:  # fmt: skip
+        """The function that launches a kernel; it is given its buffers, and how many `tokens`
+        there are."""
+        names = [buffer.name for buffer in program.buffers]
+        title = program.name.removesuffix("_kernel")
+        writer = Writer().define(title, [*names, "tokens", *more], [doc])
+        sizes["T"], constants["PRECISION"] = "tokens", '"tf32x3"'
+        constants["BLOCK_K"] = f"block_of({sizes['N_K']})"
         launch = ProgramLaunch({name: name for name in names}, sizes, constants)
         write_program(self.file, writer, program, launch)
         self.file.sections.append(writer.text())
@@ -172,9 +174,8 @@ class BetweenOp(FoldOp):
         for op in self.spans:
             beside = [self.between.left.name, self.between.right.name] if op.first else []
             op.write_functions([*learned, *beside] if learned else [])
-        writer = Writer()
         doc = f"`{self.title}` by spans: within each, then what each reads of the one before."
-        self._define(writer, f"{self.title}_launch", self.parameters, doc, op=True)
+        writer = Writer().define(f"{self.title}_launch", self.parameters, [doc], op=True)
         self._prepare(writer)
         self._given(writer)
         kernels = [self._moves("borders", "climb", "join")]
@@ -184,16 +185,8 @@ class BetweenOp(FoldOp):
         self.file.sections.append(writer.text())
 
     def _backward(self) -> None:
-        writer = Writer()
-        doc = f"The gradient of `{self.title}`: down the levels of its spans."
-        self._define(
-            writer, f"{self.title}_backward", [*self._arriving(), *self.parameters], doc, op=True
-        )
         learned = [self.fold.source(name) for name in self._slots()]
-        for source in learned:
-            name = self.arguments[source.name]
-            writer.line(f"{name}_dtype = {name}.dtype")
-        self._prepare(writer)
+        writer = self._of_gradient("down the levels of its spans", learned)
         self._write_sizes(writer, [n for n in self._lengths() if n not in ("B", "S")])
         self._given(writer)
         writer.line("d_o = d_o.to(data)")
@@ -210,7 +203,7 @@ class BetweenOp(FoldOp):
         for source in self.paths:
             found = [f"ranks[{i}]" for i, each in enumerate(ranks) if each == source]
             writer.line(f"d_{self.arguments[source.name]} = {' + '.join(found)}")
-        self._give(writer, [self._own_or_path(source) for source in learned])
+        writer.gives([self._own_or_path(source) for source in learned])
         self.file.sections.append(writer.text())
 
     def _own_or_path(self, source: Source) -> str:

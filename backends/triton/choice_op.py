@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from archc.backends.eager.file import File
-from archc.backends.triton.fold_op import WIDE, FoldOp, Make
+from archc.backends.triton.fold_op import WIDE, FoldOp, Make, in_order, summed_to
 from archc.backends.triton.program_launch import ProgramLaunch, write_program
 from archc.backends.writer import Writer, quoted
 
@@ -33,6 +33,11 @@ class ChoiceOp(FoldOp):
         self.wholes.add("MOST")
         self.heads = [clean(own) for own, _, _ in self.choice.heads]
         self.rows = rows_of(fold)
+
+    @property
+    def how(self) -> str:
+        """How the values are made, for a reader."""
+        return "by one kernel: readers, with their heads, walk what they chose"
 
     @property
     def kernel(self) -> Make:
@@ -106,10 +111,7 @@ class ChoiceOp(FoldOp):
         names = [*self.choice.source.type.names]
         last, own = self.choice.blocks.name, [name for name, _, _ in self.choice.heads]
         batch, reader = names[0], self.fold.reader.name
-        order = [names.index(name) for name in (batch, reader, *own, last)]
-        text = self._chosen()
-        if order != sorted(order):
-            text += f".permute({', '.join(map(str, order))})"
+        text = f"{self._chosen()}{in_order(names, (batch, reader, *own, last))}"
         made = f"listed, count = filled({text})" if counted else f"listed = {text}.contiguous()"
         writer.line(made)
 
@@ -131,21 +133,14 @@ class ChoiceOp(FoldOp):
         launch = ProgramLaunch(buffers, known, constants, options=options)
         write_program(self.file, writer, program, launch)
 
-    def _forward(self) -> None:
-        program, writer = self._program(by_choice, ""), Writer()
-        doc = f"`{self.title}` by one kernel: readers, with their heads, walk what they chose."
-        self._define(writer, f"{self.title}_launch", self.parameters, doc, op=True)
-        self._prepare(writer)
-        sizes = self._write_sizes(writer, self._lengths())
+    def _launches(self, writer: Writer, sizes: dict[str, str]) -> None:
+        program = self._program(by_choice, "")
         self._list(writer, self.choice.single)
-        for buffer in self._made(program):
-            writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
+        self._allocate(writer, program)
         if not self.choice.single:
             self._unite(writer)
         self._blocks(writer, "forward")
         self._launch(writer, program, sizes)
-        writer.line(f"return {', '.join(self.results)}")
-        self.file.sections.append(writer.text())
 
     def _kinds(self, writer: Writer) -> Iterator[tuple[Make, str]]:
         self._list(writer, True)
@@ -169,10 +164,7 @@ class ChoiceOp(FoldOp):
         beside = [f"N_{clean(name)}" for name in self._groups()]
         wide = [f"N_{clean(s.dim.name)}" if s.dim is not None else "1" for s in wanted]
         heads = " * ".join(beside) or "1"
-        entries = {*map(entries_name, wanted), *self._arriving()}
-        for buffer in self._made(program):
-            if buffer.name not in entries:
-                writer.line(f"{self._named(buffer)} = {self._new_tensor(buffer)}")
+        self._allocate(writer, program, {*map(entries_name, wanted), *self._arriving()})
         for source, dim in zip(wanted, wide, strict=True):
             like, shape = self.arguments[source.name], ", ".join(["B", "S", *beside, dim])
             writer.line(f"d_{like} = {like}.new_zeros(({shape}), dtype={WIDE})")
@@ -224,11 +216,5 @@ class ChoiceOp(FoldOp):
         text = f"d_{name}.sum(0).flatten(1, 2)[:, start : start + S]"
         if self.choice.single:
             text = f"d_{name}" if source.dim is not None else f"d_{name}[..., 0]"
-        gone = [i for i, n in enumerate(names) if n not in source.type.names]
-        if gone:
-            text += f".sum(({', '.join(map(str, gone))}{',' * (len(gone) == 1)}))"
-            names = [n for n in names if n in source.type.names]
-        order = [names.index(n) for n in source.type.names]
-        if order != sorted(order):
-            text += f".permute({', '.join(map(str, order))})"
+        text = summed_to(text, names, source.type.names)
         return f"{text}.to({name}_dtype).contiguous()"

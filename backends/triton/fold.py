@@ -410,9 +410,8 @@ def _laid_out(scope: Scope, node: Node, op: FoldOp, text: Text) -> Value:
     have = ["batch", *heads, reader]
     if op.values is not None and op.values.dim is not None and node.id == fold.node:
         have = ["batch", reader, *heads, op.values.dim.name]
-    layout = scope.node_layout(node)
     total = fold.alone or node.id != fold.node
-    return Value(permuted(text, have, layout), layout, TOTAL if total else DATA)
+    return scope.settled(node, text, have, TOTAL if total else DATA)
 
 
 def _given(scope: Scope, fold: WeightedSum, source: Source, running: dict[int, str]) -> Text:

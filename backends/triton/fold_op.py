@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from archc.backends.eager.file import File
 from archc.backends.eager.library import DIGEST, LEARNING, op_text
 from archc.backends.triton.program_launch import ProgramLaunch, write_program
-from archc.backends.writer import Names, Writer, quoted
+from archc.backends.writer import Names, Writer, in_tuple, quoted
 
 from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Source, WeightedSum
@@ -199,6 +199,13 @@ class FoldOp:
     """How the first position of the readers enters."""
 
     @property
+    def how(self) -> str:
+        """How the values are made, for a reader."""
+        if self.many:
+            return "by one kernel: a block of readers walks what it reads"
+        return "of few readers: parts of what they read, then all together"
+
+    @property
     def kernel(self) -> Make:
         """The function that makes the program of the values."""
         return forward
@@ -209,27 +216,27 @@ class FoldOp:
         return make(fold, f"{self.title}{suffix}_kernel")
 
     def _forward(self) -> None:
-        program, writer = self._program(forward, ""), Writer()
-        doc = f"`{self.title}` by one kernel: a block of readers walks what it reads."
-        if not self.many:
-            doc = f"`{self.title}` of few readers: parts of what they read, then all together."
-        self._define(writer, f"{self.title}_launch", self.parameters, doc, op=True)
+        doc = f"`{self.title}` {self.how}."
+        writer = Writer().define(f"{self.title}_launch", self.parameters, [doc], op=True)
         self._prepare(writer)
-        sizes = self._write_sizes(writer, self._lengths())
-        for buffer in self._made(program):
-            writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
+        self._launches(writer, self._write_sizes(writer, self._lengths()))
+        writer.gives(self.results)
+        self.file.sections.append(writer.text())
+
+    def _launches(self, writer: Writer, sizes: dict[str, str]) -> None:
+        """Lines that make the values."""
+        program = self._program(forward, "")
+        self._allocate(writer, program)
         if not self.many:
             self._by_parts(writer, sizes)
-        elif self.few:
+            return
+        if self.few:
             alone = "".join(f" and {name} is None" for name in (*self.borders, *self.seed))
             with writer.block(f"if tokens < {FEW}{alone}:"):
                 self._by_parts(writer, sizes)
-                writer.line(f"return {', '.join(self.results)}")
-        if self.many:
-            self._blocks(writer, "forward")
-            self._launch(writer, program, sizes)
-        writer.line(f"return {', '.join(self.results)}")
-        self.file.sections.append(writer.text())
+                writer.gives(self.results)
+        self._blocks(writer, "forward")
+        self._launch(writer, program, sizes)
 
     def _by_parts(self, writer: Writer, sizes: dict[str, str]) -> None:
         """Lines that split what few readers read, and join what comes of it."""
@@ -278,29 +285,22 @@ class FoldOp:
         read = {*self.arguments, *self.seed, BORDERS}
         return [buffer for buffer in program.buffers if buffer.name not in read]
 
+    def _allocate(self, writer: Writer, program: Program, there: Collection[str] = ()) -> None:
+        """Lines that make memory for the results of a program, but for those that are `there`."""
+        for buffer in self._made(program):
+            if buffer.name not in there:
+                writer.line(f"{self._named(buffer)} = {self._new_tensor(buffer)}")
+
     def _fake(self) -> None:
-        program, writer = self._program(self.kernel, ""), Writer()
+        program = self._program(self.kernel, "")
         doc = f"What the results of `{self.title}` are like, without their values."
-        self._define(writer, f"{self.title}_fake", self.parameters, doc)
+        writer = Writer().define(f"{self.title}_fake", self.parameters, [doc])
         vectors = [self.arguments[source.name] for source in self.vectors]
         writer.line(f"data = narrowest({', '.join(vectors)})")
         self._write_sizes(writer, self._lengths())
         made = [buffer for buffer in self._made(program) if buffer.name in self.results]
-        self._give(writer, [self._new_tensor(buffer) for buffer in made])
+        writer.gives([self._new_tensor(buffer) for buffer in made])
         self.file.sections.append(writer.text())
-
-    def _define(
-        self, writer: Writer, name: str, arguments: Sequence[str], doc: str, op: bool = False
-    ) -> None:
-        if op:
-            writer.line("@as_op")
-        writer.call(f"def {name}(", list(arguments), "):")
-        writer.depth += 1
-        writer.docstring([doc])
-
-    def _give(self, writer: Writer, results: list[str]) -> None:
-        """The line that returns results; one alone is no tuple."""
-        writer.returns(results) if len(results) > 1 else writer.line(f"return {results[0]}")
 
     # --- the gradient ---
 
@@ -323,15 +323,8 @@ class FoldOp:
         return {name: f"d_{self.arguments[name]}" for name in self.fold.learned}
 
     def _backward(self) -> None:
-        writer = Writer()
-        doc = f"The gradient of `{self.title}`: by readers, then by tokens read."
-        given = [*self._arriving(), *self.parameters]
-        self._define(writer, f"{self.title}_backward", given, doc, op=True)
         learned = [self.fold.source(name) for name in self.fold.learned]
-        for source in learned:
-            name = self.arguments[source.name]
-            writer.line(f"{name}_dtype = {name}.dtype")
-        self._prepare(writer)
+        writer = self._of_gradient("by readers, then by tokens read", learned)
         sizes = self._write_sizes(writer, self._lengths())
         for name in self._slopes():
             dtype = "data" if self.values is not None and name == "d_o" else WIDE
@@ -342,14 +335,23 @@ class FoldOp:
         for make, kind in self._kinds(writer):
             program = self._program(make, f"_{kind}")
             self._blocks(writer, kind)
-            for buffer in self._made(program):
-                if buffer.name not in made:
-                    writer.line(f"{self._named(buffer)} = {self._new_tensor(buffer)}")
-                    made.add(buffer.name)
+            self._allocate(writer, program, made)
+            made |= {buffer.name for buffer in self._made(program)}
             self._launch(writer, program, sizes)
         self._more_gradients(writer, sizes)
-        self._give(writer, [self._own(source) for source in learned])
+        writer.gives([self._own(source) for source in learned])
         self.file.sections.append(writer.text())
+
+    def _of_gradient(self, how: str, learned: list[Source]) -> Writer:
+        """The head of the function of the gradient, which keeps in mind what dtypes these have."""
+        doc = f"The gradient of `{self.title}`: {how}."
+        given = [*self._arriving(), *self.parameters]
+        writer = Writer().define(f"{self.title}_backward", given, [doc], op=True)
+        for source in learned:
+            name = self.arguments[source.name]
+            writer.line(f"{name}_dtype = {name}.dtype")
+        self._prepare(writer)
+        return writer
 
     def _kinds(self, writer: Writer) -> Iterator[tuple[Make, str]]:
         """The functions that make the programs of the gradient, in order, each with its kind."""
@@ -403,14 +405,7 @@ class FoldOp:
             if share != 1:
                 text = f"of_groups({text}, {place}, N_{clean(own)})"
             names[place] = own
-        gone = [i for i, n in enumerate(names) if n not in source.type.names]
-        if gone:
-            text += f".sum(({', '.join(map(str, gone))}{',' * (len(gone) == 1)}))"
-            names = [n for i, n in enumerate(names) if i not in gone]
-        order = [names.index(n) for n in source.type.names]
-        if order != sorted(order):
-            text += f".permute({', '.join(map(str, order))}).contiguous()"
-        return text
+        return summed_to(text, names, source.type.names, ".contiguous()")
 
     def _laid_out(self, source: Source) -> list[str]:
         """The axes of a gradient as kernels make it."""
@@ -439,6 +434,21 @@ class FoldOp:
         given = [*before, *tensors, "SymInt tokens", self.place, "SymInt start", *numbers]
         schema = f"{name}({', '.join(given)}) -> ({', '.join(made)})"
         self.file.sections.append(op_text(name, schema, functions, make))
+
+
+def summed_to(text: str, have: Sequence[str], wanted: Sequence[str], moved: str = "") -> str:
+    """A tensor without the axes that are not wanted, which are summed, in the wanted order; what
+    is done to it then where that is another one."""
+    gone = [str(place) for place, name in enumerate(have) if name not in wanted]
+    text += f".sum({in_tuple(gone)})" if gone else ""
+    order = in_order([name for name in have if name in wanted], wanted)
+    return f"{text}{order}{moved}" if order else text
+
+
+def in_order(have: Sequence[str], wanted: Sequence[str]) -> str:
+    """`.permute(0, 2, 1)`; nothing where the axes are in the wanted order."""
+    order = [have.index(name) for name in wanted]
+    return f".permute({', '.join(map(str, order))})" if order != sorted(order) else ""
 
 
 def _d(name: str) -> str:

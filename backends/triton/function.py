@@ -88,12 +88,8 @@ class KernelFunction(GraphFunction):
 
     def _widen(self) -> None:
         """PyTorch reads real inputs in float32, as it reads what kernels make for it."""
-        for name, node in self.inputs.items():
-            if (
-                self._reaches_host(node.id)
-                and node.type.dtype == "real"
-                and not self.is_number(name)
-            ):
+        for node in (self.inputs[name] for name in self.reals):
+            if self._reaches_host(node.id):
                 value = self.body.values[node.id]
                 self.body.values[node.id] = replace(value, text=Text(f"{value.text}.float()"))
 
@@ -201,11 +197,7 @@ class KernelFunction(GraphFunction):
     def _head(self, used: Collection[str]) -> list[str]:
         """The dtype of the data, and what enters contiguous, before the counts of chunks."""
         self.body.asked.discard("data")
-        real = {
-            name: self.arguments[name] for name, node in self.inputs.items()
-            if node.type.dtype == "real" and not self.is_number(name)
-        }  # fmt: skip
-        data = [text for name, text in real.items() if not is_end(name)] or real.values()
+        data = [x for name, x in self.reals.items() if not is_end(name)] or self.reals.values()
         head = [f"data = narrowest({', '.join(data)})"]
         lines = Writer()
         dense(lines, self.entering)

@@ -22,33 +22,7 @@ from collections.abc import Iterator, Mapping
 from archc.backends.triton.elementwise import TEXT
 
 from archc.functions.definitions import FUNCTIONS
-from archc.tile.language import (
-    Apply,
-    AtMost,
-    Atomic,
-    Block,
-    Broadcast,
-    Cast,
-    Chosen,
-    Dot,
-    For,
-    Full,
-    Given,
-    Iota,
-    Load,
-    Program,
-    ProgramId,
-    Reduce,
-    Relabel,
-    Scalar,
-    Statement,
-    Store,
-    Transpose,
-    Value,
-    kind,
-    parts,
-    statements,
-)
+from archc.tile import language as lang
 
 CALL = re.compile(r"(tl\.\w+|logistic|\(x\)\.to)\([^()]*\)")
 """The text of a function that is one call."""
@@ -69,11 +43,12 @@ ONCE = (*LEVELS, "and", "or", "eq", "ne", "lt", "le", "gt", "ge", "not")
 ENDS = ("lt", "le", "gt", "ge")
 """Functions that hold a place against an end."""
 
-QUIET = (Apply, Cast, Scalar, Full, AtMost, Given, Chosen, Iota, ProgramId, Relabel, Broadcast)
-"""Statements that neither touch memory nor arrange what threads hold."""
-
-PLAIN = (Scalar, Full, AtMost, Given, Chosen)
+PLAIN = (lang.Scalar, lang.Full, lang.AtMost, lang.Given, lang.Chosen)
 """Values that are numbers when machine code is made."""
+
+OF_ELEMENTS = (lang.Apply, lang.Cast, lang.Relabel)
+QUIET = (*PLAIN, *OF_ELEMENTS, lang.Iota, lang.ProgramId, lang.Broadcast)
+"""Statements that neither touch memory nor arrange what threads hold."""
 
 
 PART, WHOLE = 56, 120
@@ -81,10 +56,10 @@ PART, WHOLE = 56, 120
 it is all that a line has."""
 
 
-def level_of(statement: Statement) -> int:
+def level_of(statement: lang.Statement) -> int:
     """How tightly the text of a value holds together, from 0 to 9."""
     op = statement.op
-    return LEVELS.get(op.function, 0) if isinstance(op, Apply) else 9
+    return LEVELS.get(op.function, 0) if isinstance(op, lang.Apply) else 9
 
 
 def least_level(function: str, place: int) -> int:
@@ -96,7 +71,7 @@ def least_level(function: str, place: int) -> int:
     return 0 if LEVELS.get(function) == 9 else 9
 
 
-def nested(program: Program) -> dict[Value, int]:
+def nested(program: lang.Program) -> dict[lang.Value, int]:
     """The values of a program that have no line of their own, unless their text is longer than
     this."""
     found = _Reads()
@@ -105,26 +80,28 @@ def nested(program: Program) -> dict[Value, int]:
     return {v: found.room(v, made) for v, made in found.made.items() if found.is_nested(v, made)}
 
 
-def with_places(program: Program, nested: Mapping[Value, int]) -> dict[Statement, Statement]:
+def with_places(
+    program: lang.Program, nested: Mapping[lang.Value, int]
+) -> dict[lang.Statement, lang.Statement]:
     """The masks that say which places of a block along a dim are inside, each with what makes these
     places, if both are of one block and nothing in between reads them: one line makes both."""
-    found: dict[Statement, Statement] = {}
-    made = {each: s for s in statements(program.body) for each in s.results}
+    found: dict[lang.Statement, lang.Statement] = {}
+    made = {each: s for s in lang.statements(program.body) for each in s.results}
 
-    def pair(block: Block) -> None:
-        waiting: dict[Value | None, Statement] = {}
+    def pair(block: lang.Block) -> None:
+        waiting: dict[lang.Value | None, lang.Statement] = {}
         for statement in block.statements:
-            tiles = [parts(each, made.get(each))[1] for each in _read_by(statement)]
-            if statement.op == Apply("lt") and statement.results[0] not in nested:
+            tiles = [lang.parts(each, made.get(each))[1] for each in _read_by(statement)]
+            if statement.op == lang.Apply("lt") and statement.results[0] not in nested:
                 place, end = statement.operands
                 alone = place is tiles[0] or place in nested
                 if tiles[0] in waiting and alone and not end.type.dims:
                     found[statement] = waiting[tiles[0]]
-            if statement.op == Apply("add") and statement.results[0] in nested:
+            if statement.op == lang.Apply("add") and statement.results[0] in nested:
                 continue  # it stands where it is read
             for tile in tiles:
                 waiting.pop(tile, None)
-            if isinstance(statement.op, Iota) and not statement.op.most:
+            if isinstance(statement.op, lang.Iota) and not statement.op.most:
                 waiting[statement.results[0]] = statement
             for inner in statement.blocks:
                 pair(inner)
@@ -133,7 +110,7 @@ def with_places(program: Program, nested: Mapping[Value, int]) -> dict[Statement
     return found
 
 
-def _read_by(statement: Statement) -> Iterator[Value]:
+def _read_by(statement: lang.Statement) -> Iterator[lang.Value]:
     """The values that a statement and those in it read."""
     yield from statement.operands
     for block in statement.blocks:
@@ -142,35 +119,34 @@ def _read_by(statement: Statement) -> Iterator[Value]:
             yield from _read_by(inner)
 
 
-def _is_field(statement: Statement) -> bool:
+def _is_field(statement: lang.Statement) -> bool:
     """Whether a statement loads a whole number of a table."""
-    if not isinstance(statement.op, Load):
+    if not isinstance(statement.op, lang.Load):
         return False
     type = statement.results[0].type
-    return not type.dims and kind(type.dtype) == "int"
+    return not type.dims and lang.kind(type.dtype) == "int"
 
 
-def _is_limit(made: Statement, reader: Statement | None) -> bool:
+def _is_limit(made: lang.Statement, reader: lang.Statement | None) -> bool:
     """Whether a place, an index and where it begins, is compared with an end."""
-    known = made.op == Apply("add") and kind(made.results[0].type.dtype) == "int"
-    compares = reader is not None and isinstance(reader.op, Apply) and reader.op.function in ENDS
-    return known and compares
+    known = made.op == lang.Apply("add") and lang.kind(made.results[0].type.dtype) == "int"
+    return known and reader is not None and getattr(reader.op, "function", "") in ENDS
 
 
 class _Reads:
     """Who makes and who reads each value, and which values are plain numbers."""
 
     def __init__(self) -> None:
-        self.made: dict[Value, Statement] = {}
-        self.home: dict[Value, Block] = {}
-        self.times: Counter[Value] = Counter()
-        self.reader: dict[Value, tuple[Block, Statement | None]] = {}
-        self.work: dict[Statement | Block, int] = {}
-        self.plain: set[Value] = set()
-        self.sums: list[tuple[Value, tuple[Value, ...]]] = []
-        self.places: Counter[Value] = Counter()
+        self.made: dict[lang.Value, lang.Statement] = {}
+        self.home: dict[lang.Value, lang.Block] = {}
+        self.times: Counter[lang.Value] = Counter()
+        self.reader: dict[lang.Value, tuple[lang.Block, lang.Statement | None]] = {}
+        self.work: dict[lang.Statement | lang.Block, int] = {}
+        self.plain: set[lang.Value] = set()
+        self.sums: list[tuple[lang.Value, tuple[lang.Value, ...]]] = []
+        self.places: Counter[lang.Value] = Counter()
 
-    def of_block(self, block: Block) -> None:
+    def of_block(self, block: lang.Block) -> None:
         """Note the values that a block and those in it make and read."""
         count = 0
         for statement in block.statements:
@@ -188,7 +164,7 @@ class _Reads:
         for value in block.yields:
             self._read(value, block, None)
 
-    def is_nested(self, value: Value, made: Statement) -> bool:
+    def is_nested(self, value: lang.Value, made: lang.Statement) -> bool:
         """Whether a value is written where it is read."""
         shown = self.times[value] - self.places[value] or self.times[value]
         if len(made.results) != 1 or made.note or value in self.plain or shown != 1:
@@ -201,63 +177,66 @@ class _Reads:
         counts = not (isinstance(made.op, QUIET) or _is_field(made))
         if self.work[made] + counts != self.work[reader or home]:
             return False
-        if isinstance(made.op, Cast):
+        if isinstance(made.op, lang.Cast):
             return not made.op.bits and not value.title
-        if isinstance(made.op, Load):
-            if reader is None or not isinstance(reader.op, Cast):
+        if isinstance(made.op, lang.Load):
+            if reader is None or not isinstance(reader.op, lang.Cast):
                 return False
             return _is_field(made) or not self.is_nested(reader.results[0], reader)
-        if isinstance(made.op, Dot | Reduce):
-            apart = reader is None or isinstance(reader.op, Apply)
+        if isinstance(made.op, lang.Dot | lang.Reduce):
+            apart = reader is None or isinstance(reader.op, lang.Apply)
             return apart and not value.title
-        return isinstance(made.op, Apply) and (not value.title or _is_limit(made, reader))
+        return isinstance(made.op, lang.Apply) and (not value.title or _is_limit(made, reader))
 
-    def _is_step(self, made: Statement, reader: Statement | None) -> bool:
+    def _is_step(self, made: lang.Statement, reader: lang.Statement | None) -> bool:
         """Whether 0, 1, 2, ... are steps of something alone."""
-        steps = isinstance(made.op, Iota) and not made.op.most
-        return steps and reader is not None and reader.op == Apply("mul")
+        steps = isinstance(made.op, lang.Iota) and not made.op.most
+        return steps and reader is not None and reader.op == lang.Apply("mul")
 
-    def _is_asked(self, made: Statement, reader: Statement | None) -> bool:
+    def _is_asked(self, made: lang.Statement, reader: lang.Statement | None) -> bool:
         """Whether a choice asks how a place compares with a number: it may wherever it stands."""
-        if reader is None or reader.op != Apply("where") or not isinstance(made.op, Apply):
+        if (
+            reader is None
+            or reader.op != lang.Apply("where")
+            or not isinstance(made.op, lang.Apply)
+        ):
             return False
         place, end = (made.operands * 2)[:2]
-        number = end in self.plain and isinstance(self.made[end].op, Full)
-        return made.op.function in ENDS and kind(place.type.dtype) == "int" and number
+        number = end in self.plain and isinstance(self.made[end].op, lang.Full)
+        return made.op.function in ENDS and lang.kind(place.type.dtype) == "int" and number
 
-    def room(self, value: Value, made: Statement) -> int:
+    def room(self, value: lang.Value, made: lang.Statement) -> int:
         """How long the text of a value without a line may be."""
         home, reader = self.reader[value]
-        alone = len(home.yields) == 1 if reader is None else isinstance(reader.op, Cast)
-        return WHOLE if alone or isinstance(made.op, Dot | Reduce) else PART
+        alone = len(home.yields) == 1 if reader is None else isinstance(reader.op, lang.Cast)
+        return WHOLE if alone or isinstance(made.op, lang.Dot | lang.Reduce) else PART
 
-    def _is_shown_once(self, reader: Statement | None) -> bool:
+    def _is_shown_once(self, reader: lang.Statement | None) -> bool:
         """Whether the text of a reader names its operands once."""
         if reader is None:
             return True
-        if isinstance(reader.op, Apply):
+        if isinstance(reader.op, lang.Apply):
             return reader.op.function in ONCE
-        if isinstance(reader.op, Transpose | Relabel):  # written wherever it is read itself
+        if isinstance(reader.op, lang.Transpose | lang.Relabel):  # written wherever it is read
             return self.times[reader.results[0]] == 1
         return True
 
-    def _note_plain(self, statement: Statement) -> None:
+    def _note_plain(self, statement: lang.Statement) -> None:
         """Note the values that Triton computes itself: numbers, and values made of them alone."""
-        if isinstance(statement.op, For) and statement.op.unrolled:
+        if isinstance(statement.op, lang.For) and statement.op.unrolled:
             self.plain.add(statement.blocks[0].arguments[0])
-        computed = isinstance(statement.op, Apply | Cast | Relabel) and all(
-            value in self.plain for value in statement.operands
-        )
+        made_of = [value in self.plain for value in statement.operands]
+        computed = isinstance(statement.op, OF_ELEMENTS) and all(made_of)
         if isinstance(statement.op, PLAIN) or computed:
             self.plain |= {*statement.results}
 
-    def _note_indices(self, statement: Statement) -> set[Value]:
+    def _note_indices(self, statement: lang.Statement) -> set[lang.Value]:
         """The indices that are a sum of a scalar and a tile, each written by itself."""
-        found: set[Value] = set()
-        if isinstance(statement.op, Load | Store | Atomic):
+        found: set[lang.Value] = set()
+        if isinstance(statement.op, lang.Load | lang.Store | lang.Atomic):
             for index in statement.operands[: len(statement.op.buffer.axes)]:
                 made = self.made.get(index)
-                if made is not None and made.op == Apply("add"):
+                if made is not None and made.op == lang.Apply("add"):
                     self.sums.append((index, made.operands))
                     dims = [operand.type.dims for operand in made.operands]
                     found |= {index} if index.type.dims and () in dims else set()
@@ -270,9 +249,9 @@ class _Reads:
                 self.times.update(operands)
 
     def _read(
-        self, value: Value, block: Block, statement: Statement | None, place: bool = False
+        self, value: lang.Value, block: lang.Block, by: lang.Statement | None, place: bool = False
     ) -> None:
         self.times[value] += 1
         self.places[value] += place
         if not place or value not in self.reader:
-            self.reader[value] = (block, statement)
+            self.reader[value] = (block, by)

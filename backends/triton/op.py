@@ -62,16 +62,14 @@ class KernelOp(Op):
 
     def _by_kernels(self, writer: Writer, brief: Op | None) -> None:
         """Lines that leave it to kernels, where these can do it."""
-        saved = len(set(self.owner.form.saved) & set(self.results))
         with writer.block(f"if {self._fits()}:"):
             if isinstance(brief, KernelOp):
                 with writer.block("if not keep:"):
-                    brief.launched(writer, 0)
-            self.launched(writer, saved)
+                    brief.launched(writer)
+            self.launched(writer)
 
-    def launched(self, writer: Writer, saved: int) -> None:
+    def launched(self, writer: Writer) -> None:
         """The line that returns what kernels make, the last of it in one row."""
-        one = "[0]" if len(self.results) == 1 else ""
         fast = [*self.fast.arguments.values(), *self.fast.extra, *self.options, *self.fast.keeping]
-        before, after = (f"flat({saved}, ", ")") if saved else ("", one)
+        before, after = self._around()
         writer.call(f"return {before}{self._present(self.fast)}(", fast, f"){after}")

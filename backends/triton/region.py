@@ -39,7 +39,7 @@ from archc.backends.triton.region_parts import (
     that_fit,
     with_extra,
 )  # fmt: skip
-from archc.backends.writer import Names, Writer, identifier, quoted, snake
+from archc.backends.writer import Names, Writer, identifier, in_tuple, quoted, snake
 
 from archc.dims import TIME, Axis
 from archc.ir import layer as ir
@@ -196,11 +196,9 @@ class RegionFunction:
         if title == self.title:
             return
         del sections[begun:]
-        writer = Writer()
         given = [*self.arguments.values(), *self._borders(), *self.extra, *self.training]
-        writer.call(f"def {self.title}(", given, "):")
-        writer.depth += 1
-        writer.docstring([f"{listed(self.kernels)}, as `{title}` makes its own."])
+        doc = f"{listed(self.kernels)}, as `{title}` makes its own."
+        writer = Writer().define(self.title, given, [doc])
         writer.call(f"return {title}(", given, ")")
         sections.append(writer.text())
 
@@ -211,9 +209,7 @@ class RegionFunction:
         if part.name == self.title and not self.seeds:
             beside = self.region.pasts or self.later
             writer.line(f"@token_region({'' if beside else f'{self.title}_op'})")
-        writer.call(f"def {part.name}(", [*own, *self.extra, *part.last], "):")
-        writer.depth += 1
-        writer.docstring(part.doc)
+        writer.define(part.name, [*own, *self.extra, *part.last], part.doc)
         write_sizes(writer, part.scope)
         lines = [with_extra(line, list(self.extra)) for line in part.lines.lines]
         writer.include([*part.scope.head, *(line for line in lines if line.strip())])
@@ -251,9 +247,7 @@ class RegionFunction:
         after = [body.kept[self.arguments[name]] for name in self.region.pasts]
         lines = Writer()
         lines.include(body.writer.lines)
-        lines.returns([*made, *after]) if len([*made, *after]) > 1 else lines.line(
-            f"return {made[0]}"
-        )
+        lines.gives([*made, *after])
         doc = [f"{listed(self.kernels)} in PyTorch."]
         return self._part("_passes", body, lines, doc, drawn=[*self.factors.values()])
 
@@ -300,7 +294,7 @@ class RegionFunction:
                 lengths[:2] = [self._sequences(), str(body.size(edge.count))]
             kind = {"int": "torch.int64", "bool": "torch.bool"}.get(type.dtype, self.kinds[name])
             rooms.append(f"{self.like}.new_empty(({', '.join(lengths)}), dtype={kind})")
-        lines.returns(rooms) if len(rooms) > 1 else lines.line(f"return {rooms[0]}")
+        lines.gives(rooms)
         doc = [f"Room for {listed(self.kernels)}."]
         return self._part("_room", body, lines, doc, last=self.dtypes(), drawn=self._drawn())
 
@@ -334,7 +328,7 @@ class RegionFunction:
             axes = len(made.gradient.shares.get(cotangent(name), ()))
             summed = f"sum_of_programs({d}, {axes}, {self.arguments[name]})"
             results.append(summed if axes else d)
-        lines.returns(results) if len(results) > 1 else lines.line(f"return {results[0]}")
+        lines.gives(results)
         doc = [f"The gradients of {', '.join(self.arguments[n] for n in wanted)} by a kernel."]
         more, last = [*self.kernels.slopes.values()], [f"{y}=None" for y in again.values()]
         return self._part("_gradient", body, lines, doc, more=more, last=last, drawn=self._drawn())
@@ -496,7 +490,7 @@ class RegionFunction:
         numbers = "; ".join(self._numbers())
         given = [
             "SPACE", quoted(title), literal(arguments), literal(numbers),
-            f"({', '.join(map(str, places))}{',' * (len(places) == 1)})",
+            in_tuple([*map(str, places)]),
             literal(" ".join(names)), f"{title}_values",
             quoted(" ".join(self.alike)) if self.alike else f"{title}_room", f"{title}_gradient",
             f"{title}_{'again' if self.seeds else 'passes'}", *["True"] * self.backward.in_place,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from archc.backends.eager.scope import Scope
-from archc.backends.writer import Writer
+from archc.backends.writer import Writer, in_tuple
 
 if TYPE_CHECKING:
     from archc.backends.triton.region import RegionFunction
@@ -29,8 +29,8 @@ def write_nexts(made: RegionFunction, body: Scope, lines: Writer, given: list[st
     alone = [made.arguments[past] for past in nexts if made.file.slots and _has_one(made, past)]
     kinds = [_kind_of(made, past) for past in nexts]
     tokens, borders = body.ask(body.lengths["t"]), "cu_seqlens" if made.packed else "None"
-    pairs = [f"({', '.join(each)}{',' * (len(each) == 1)})" for each in (before, kinds)]
-    asked = ", ".join([tokens, borders, *pairs, *made.arguments.values()])
+    given_by = [in_tuple(before), in_tuple(kinds)]
+    asked = ", ".join([tokens, borders, *given_by, *made.arguments.values()])
     with lines.block(f"if ends_by_kernel({asked}):"):
         results = ", ".join(kernels.outputs.values())
         for x, y, kind in zip(made.alike, kernels.outputs.values(), made.dtypes(), strict=False):

@@ -10,7 +10,7 @@ from archc.backends.eager.attend import AttendFunction
 from archc.backends.eager.file import File
 from archc.backends.eager.fused import Fused
 from archc.backends.eager.scope import Scope
-from archc.backends.eager.value import DATA, NUMBER, Value
+from archc.backends.eager.value import NUMBER, Value
 from archc.backends.expression import ADD, ATOM, Text, call
 from archc.backends.index import permuted
 from archc.backends.triton.fold_op import WIDE, FoldOp, Make
@@ -40,6 +40,11 @@ class ScoreOp(FoldOp):
         self.scores = scores
 
     @property
+    def how(self) -> str:
+        """How the values are made, for a reader."""
+        return "by one kernel: blocks of pairs, all heads in turn"
+
+    @property
     def kernel(self) -> Make:
         """The function that makes the program of the scores."""
 
@@ -53,35 +58,24 @@ class ScoreOp(FoldOp):
         """The result of the op."""
         return ["o"]
 
-    def _forward(self) -> None:
-        program, writer = self._program(self.kernel, ""), Writer()
-        doc = f"`{self.title}` by one kernel: blocks of pairs, all heads in turn."
-        self._define(writer, f"{self.title}_launch", self.parameters, doc, op=True)
-        self._prepare(writer)
-        sizes = self._write_sizes(writer, self._lengths())
-        if self.fold.softmax:
-            before = self._program(log_sums, "_log_sums")
-            for buffer in self._made(before):
-                writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
+    def _launches(self, writer: Writer, sizes: dict[str, str]) -> None:
+        program = self._program(self.kernel, "")
+        before = [self._program(log_sums, "_log_sums")] if self.fold.softmax else []
+        for each in before:
+            self._allocate(writer, each)
             self._blocks(writer, "forward")
-            self._launch(writer, before, sizes)
-        for buffer in self._made(program):
-            if buffer.name in self.results:
-                writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
+            self._launch(writer, each, sizes)
+        self._allocate(writer, program, [made.name for each in before for made in each.buffers])
         self._blocks(writer, "scores")
         self._launch(writer, program, sizes)
-        writer.line("return o")
-        self.file.sections.append(writer.text())
 
 
 def write_places(file: File, title: str) -> str:
     """The op that lists the places of the largest numbers of rows; its name."""
     name = file.names.fresh(title)
     _write_launch(file, name, title)
-    writer = Writer()
-    writer.line(f"def {name}_fake(score, most):")
-    writer.depth += 1
-    writer.docstring(["What the places are like, without their values."])
+    doc = "What the places are like, without their values."
+    writer = Writer().define(f"{name}_fake", ["score", "most"], [doc])
     writer.line("return score.new_empty((*score.shape[:-1], most), dtype=torch.int32)")
     file.sections.append(writer.text())
     writer = Writer()
@@ -94,12 +88,8 @@ def write_places(file: File, title: str) -> str:
 
 def _write_launch(file: File, name: str, title: str) -> None:
     """The function that launches its kernels, and these."""
-    writer = Writer()
-    writer.line("@as_op")
-    writer.line(f"def {name}_launch(score, most):")
-    writer.depth += 1
     doc = "The places of the `most` largest of each row, in order, among those that may be."
-    writer.docstring([doc])
+    writer = Writer().define(f"{name}_launch", ["score", "most"], [doc], op=True)
     writer.line(f"wide = score.to({WIDE}, memory_format=torch.contiguous_format)")
     writer.line("rows = wide.reshape(-1, score.shape[-1]).contiguous()")
     writer.line("listed = rows.new_full((rows.shape[0], most), -1, dtype=torch.int32)")
@@ -194,8 +184,7 @@ def _scored(scope: Scope, node: Node, op: ScoreOp) -> Value:
     text = call(op.title, *given, tokens, *starts, *numbers)
     others = [head.name for head in fold.heads if head.name != op.scores.over]
     others += [op.scores.groups] if op.scores.groups is not None else []
-    layout = scope.node_layout(node)
     have = ["batch", *others, fold.reader.name, fold.read.name]
     if op.scores.summed:
         text = call(f"{text.at(ATOM)}.to", scope.dtype)
-    return Value(permuted(text, have, layout), layout, DATA)
+    return scope.settled(node, text, have)

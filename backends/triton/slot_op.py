@@ -57,18 +57,18 @@ class SlotOp(FoldOp):
             both = (make(self.fold, f"{self.title}{name}_kernel") for make, name in PAGED)
             self._launch_rows(writer, *both, sizes, "by_addresses(options)")
 
-    def _forward(self) -> None:
-        program, writer = self._program(forward, ""), Writer()
-        doc = f"`{self.title}` of sequences with as many tokens before their readers as `pos` has."
-        self._define(writer, f"{self.title}_launch", self.parameters, doc, op=True)
-        self._prepare(writer)
+    @property
+    def how(self) -> str:
+        """How the values are made, for a reader."""
+        return "of sequences with as many tokens before their readers as `pos` has"
+
+    def _prepare(self, writer: Writer) -> None:
+        super()._prepare(writer)
         writer.line("own_pos = pos.to(torch.int32)")
-        sizes = self._write_sizes(writer, self._lengths())
-        for buffer in self._made(program):
-            writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
+
+    def _launches(self, writer: Writer, sizes: dict[str, str]) -> None:
+        self._allocate(writer, self._program(forward, ""))
         self._by_parts(writer, sizes)
-        writer.line(f"return {', '.join(self.results)}")
-        self.file.sections.append(writer.text())
 
 
 def by_slots(fold: WeightedSum) -> bool:

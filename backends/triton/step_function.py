@@ -19,7 +19,7 @@ from archc.backends.triton.grid_launch import GridLaunch, grid_launch
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_gradient import StepGradient, step_gradient
 from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch, Walk, walk_of
-from archc.backends.writer import Writer, quoted
+from archc.backends.writer import Writer, in_tuple, quoted
 
 from archc.dims import Axis
 from archc.ir.chunk import start
@@ -134,9 +134,7 @@ class StepFunction(Again):
         writes = self._writes()
         given = [*self.arguments.values(), *self.extra]
         options = ["index=None", "into=None", "index_after=None"]
-        writer.call(f"def {self.name}(", [*given, *options], "):")
-        writer.depth += 1
-        writer.docstring(self._doc())
+        writer.define(self.name, [*given, *options], self._doc())
         self._enter(writer)
         like = self._again(writer, writes)
         self._refuse(writer)
@@ -217,13 +215,13 @@ class StepFunction(Again):
     def _enter(self, writer: Writer) -> None:
         """Where states go."""
         given = [*self._pools(), "index", "into", "index_after"]
-        left = f"{_tuple(self.after.values())}, index_after"
+        left = f"{in_tuple(self.after.values())}, index_after"
         writer.call(f"{left} = pools_after(", given, ")")
 
     def _pools(self) -> list[str]:
         """The arguments that tell a function of the states before."""
         states = self.states.values()
-        return [quoted(self.name), quoted(", ".join(states)), _tuple(states)]
+        return [quoted(self.name), quoted(", ".join(states)), in_tuple(states)]
 
     def _again(self, writer: Writer, writes: Given) -> str:
         """The lines that launch what was launched of tensors like these; what such a launch is
@@ -259,14 +257,14 @@ class StepFunction(Again):
         """Refuse arguments of another kind or shape."""
         self.check_tensors(writer, self.name, self._tensors())
         shapes = self._shapes()
-        before, after = f"check_shapes({quoted(self.name)}, ", f", {_tuple(shapes.order)})"
+        before, after = f"check_shapes({quoted(self.name)}, ", f", {in_tuple(shapes.order)})"
         shapes.write(writer, before, after)
 
     def _lines(self, writer: Writer) -> None:
         """Checks, the choice of the eager loop, and the launch."""
         states, after = list(self.states.values()), list(self.after.values())
         like = self.arguments[self.recurrence.tokens[0]]
-        given = [*self._pools(), "index", _tuple(after), "index_after", like]
+        given = [*self._pools(), "index", in_tuple(after), "index_after", like]
         writer.call("check_pools(", given, ")")
         real = self._real()
         writer.call("check_learns(", [f'"{self.name}"', *real, *states, *after], ")")
@@ -333,11 +331,7 @@ class StepFunction(Again):
         return [*self._real(), *self.states.values()][0]
 
     def _real(self) -> list[str]:
-        kinds = {name: self.graph[node.id].type.dtype for name, node in self.inputs.items()}
-        return [
-            self.arguments[name] for name in self.recurrence.arguments
-            if name in self.inputs and kinds[name] == "real" and not self.is_number(name)
-        ]  # fmt: skip
+        return [text for name, text in self.reals.items() if name in self.recurrence.arguments]
 
     def _by_the_loop(self, writer: Writer) -> None:
         """The eager loop, on the rows of the pools."""
@@ -356,9 +350,3 @@ class StepFunction(Again):
         known = {*self.arguments.values(), *self.after.values()}
         text = super().called(name)
         return f"{text}_all" if text in known else text
-
-
-def _tuple(names: Iterable[str]) -> str:
-    """The text of a tuple."""
-    listed = [*names]
-    return f"({', '.join(listed)}{',' * (len(listed) == 1)})"

@@ -166,9 +166,8 @@ class WalkFunction(GraphFunction):
 
     def _head(self, used: Collection[str]) -> list[str]:
         """The dtype of the data, and what PyTorch computes with in float32."""
-        real = [self.arguments[n] for n, x in self.inputs.items() if x.type.dtype == "real"]
         casts = [f"{wide} = {text}.float()" for text, wide in self.wide.items() if wide in used]
-        return [f"data = narrowest({', '.join(real)})", *casts, *super()._head(used)]
+        return [f"data = narrowest({', '.join(self.reals.values())})", *casts, *super()._head(used)]
 
 
 class LoopFunction(GraphFunction):

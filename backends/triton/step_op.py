@@ -9,7 +9,7 @@ from archc.backends.eager.library import op_text
 from archc.backends.eager.op import arguments_of
 from archc.backends.eager.scope import write_sizes
 from archc.backends.triton.step_function import StepFunction
-from archc.backends.writer import Writer
+from archc.backends.writer import Writer, in_tuple
 
 if TYPE_CHECKING:
     from archc.backends.eager.chunked import ChunkedFunction
@@ -28,10 +28,7 @@ class StepOp(GraphFunction):
         super().__init__(made.scope, made.graph, name, made.given, order, made.stream)
         self.states = [self.arguments[f"{state}[0]"] for state in owner.states]
         self.every = [*self.arguments.values(), *made.extra]
-        self.data = next(
-            argument for name, argument in self.arguments.items()
-            if self.inputs[name].type.dtype == "real" and not self.is_number(name)
-        )  # fmt: skip
+        self.data, *_ = self.reals.values()
 
     def call(self, writer: Writer) -> None:
         """The line that calls it, where torch compiles."""
@@ -59,18 +56,12 @@ class StepOp(GraphFunction):
         made = []
         for name in self.owner.results:
             type = self.graph[self.graph.outputs[name]].type
-            shape = ", ".join(self.body.length(axis).text for axis in type.axes)
-            shape += "," * (len(type.axes) == 1)
+            shape = in_tuple([self.body.length(axis).text for axis in type.axes])
             dtype = DTYPES.get(type.dtype, f"{self.data}.dtype")
-            made.append(f"{self.data}.new_empty(({shape}), dtype={dtype})")
+            made.append(f"{self.data}.new_empty({shape}, dtype={dtype})")
         made += [f"{state}.new_empty({state}.shape)" for state in self.states]
-        writer = Writer()
-        writer.call(f"def {self.name}_fake(", self.every, "):")
-        writer.depth += 1
-        writer.docstring([f"What the results of `{self.name}` are like, without their values."])
+        doc = f"What the results of `{self.name}` are like, without their values."
+        writer = Writer().define(f"{self.name}_fake", self.every, [doc])
         write_sizes(writer, self.body)
-        if len(made) > 1:
-            writer.returns(made)
-        else:
-            writer.line(f"return {made[0]}")
+        writer.gives(made)
         return writer.text()

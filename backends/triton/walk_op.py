@@ -25,7 +25,7 @@ class WalkOp(KernelOp):
     def room(self) -> None:
         """Append the function that says whether a kernel can do it."""
         walk: Any = self.fast
-        writer, lines, launch = Writer(), Writer(), walk.launch
+        lines, launch = Writer(), walk.launch
         body, own = self._body_again(), launch.body
         launch.body = body
         launch.write_sizes(lines)
@@ -33,7 +33,7 @@ class WalkOp(KernelOp):
         data = f"narrowest({', '.join(self.decisive)})"
         spread = self._spread(walk.spread, body, data)
         doc = f"Whether `{self.fast.name}` can do it: on a GPU, with room for what it holds."
-        self._define(writer, f"{self.name}_fits", self.tensors, [doc])
+        writer = Writer().define(f"{self.name}_fits", self.tensors, [doc])
         with writer.block(f"if not on_gpu({', '.join(self.decisive)}):"):
             writer.line("return False")
         write_sizes(writer, body)
@@ -56,10 +56,8 @@ class WalkOp(KernelOp):
 
     def function(self, shapes: str = "", brief: Op | None = None) -> str:
         """The function that does it; its name. `shapes`: those that are looked at first."""
-        writer = Writer()
-        writer.line("@as_op")
         done = f"`{self.fast.name}` where a kernel can do it, else `{self.eager.name}`."
-        self._define(writer, self.name, self.every, [done])
+        writer = Writer().define(self.name, self.every, [done], op=True)
         if shapes:
             self.refuse(writer, shapes)
         if self.kept:
@@ -74,9 +72,7 @@ class WalkOp(KernelOp):
             writer.call("check_together(", [quoted(self.owner.title), *self.decisive], ")")
             writer.line(f"run, own = {self._taking(self.eager)}, in_dtype(wide, given)")
         self._runs(writer)
-        saved = len(set(self.owner.form.saved) & set(self.results))
-        one = "[0]" if len(self.results) == 1 else ""
-        before, after = (f"flat({saved}, ", ")") if saved else ("", one)
+        before, after = self._around()
         writer.call(f"return {before}settled(", ["made", "given", *dtypes], f"){after}")
         self._append(writer)
         return self.name
