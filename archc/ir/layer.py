@@ -19,7 +19,7 @@ import sympy
 
 from archc.dims import Axis
 from archc.ir.chunk_section import NO_RULES, ChunkRules
-from archc.ir.graph import Graph, Type
+from archc.ir.graph import Graph, Node, Type
 from archc.ir.value_names import state_before
 from archc.source import Source, Span
 
@@ -361,6 +361,11 @@ OPS: tuple[type, ...] = (
 def is_product(op: object) -> bool:
     """Whether an op multiplies two values, and sums over labels that it does not keep."""
     return isinstance(op, Contract) and len(op.ins) == 2
+
+
+def captured(node: Node) -> dict[str, int]:
+    """The values that the body of a Recurrence reads from around it, by their names there."""
+    return dict(zip(node.op.captures, node.operands, strict=False))
 
 
 def renames(op: object) -> bool:

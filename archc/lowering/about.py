@@ -3,13 +3,13 @@ spec these come from."""
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from archc.functions.definitions import FUNCTIONS
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Kernel
 from archc.ir.roles import held
@@ -45,7 +45,7 @@ def _is_called(node: Node, name: str) -> bool:
 def _of_walk(kernel: Kernel, recurrence: Node) -> list[str]:
     """The lines of what a walk makes at every chunk."""
     loads, left_out = kernel.loads, [f"`{name}`" for name in sorted(kernel.optional)]
-    captured = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
+    captured = ir.captured(recurrence)
     texts = {name: formula(kernel.graph, id, loads) for name, id in captured.items()}
     long = {name: id for name, id in captured.items() if len(texts[name]) > LONGEST}
     texts |= {name: name for name in long}
@@ -109,17 +109,11 @@ def _lines(
     if len(formula(graph, id, others)) > LONGEST:
         taken = {name, *known.values(), *steps.values()}
         for step in _steps(graph, id, others, reads):
-            steps[step] = next(n for n in _titles(held(graph, step)) if n not in taken)
+            steps[step] = numbered(held(graph, step), taken)
             taken.add(steps[step])
             lines.append(_line(graph, step, steps[step], others))
             others[step] = steps[step]
     return [*lines, _line(graph, id, name, others)]
-
-
-def _titles(name: str) -> Iterator[str]:
-    """`gate`, `gate_2`, ..."""
-    yield name
-    yield from (f"{name}_{count}" for count in itertools.count(2))
 
 
 def _line(graph: Graph, id: int, name: str, known: Mapping[int, str]) -> str:

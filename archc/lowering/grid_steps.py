@@ -189,7 +189,7 @@ class GridSteps(Steps):
         """Load the blocks of all weights, and what else all tokens share."""
         given = [self.factors(node) for node in self.products]
         found = {self.op.body[each[1]].op.name for each in given if each is not None}
-        captured = dict(zip(self.op.captures, self.recurrence.operands, strict=False))
+        captured = ir.captured(self.recurrence)
         for node in self.products:
             self.weights[node.id] = self._load_weights(node)
         for name, id in captured.items():
@@ -215,7 +215,7 @@ class GridSteps(Steps):
         labels = node.op.ins[node.operands.index(given[1])]
         summed, (every, inside) = self._summed(node), self._every()
         block = self.whole(self.kernel.split)
-        outer = dict(zip(self.op.captures, self.recurrence.operands, strict=False))[own.op.name]
+        outer = ir.captured(self.recurrence)[own.op.name]
         buffer = self.tensors[self.kernel.loads[outer]]
         at = []
         for label, axis in zip(labels, own.type.axes, strict=True):
@@ -267,7 +267,7 @@ class GridSteps(Steps):
 
     def _read_ahead(self) -> list[int]:
         """Values read along the tokens, each one token ahead, so that no program waits for them."""
-        names = dict(zip(self.op.captures, self.recurrence.operands, strict=False))
+        names = ir.captured(self.recurrence)
         graph, stream = self.kernel.graph, self.op.stream.name
         return [
             id for name, id in names.items()

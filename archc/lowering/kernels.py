@@ -387,7 +387,7 @@ class _Kernel:
     def _body(self, recurrence: Node, states: Mapping[str, Padded]) -> Frame:
         """The body of a walk: its inputs are states, or what it captures at this chunk."""
         v, outer, op = self.v, self.v.frame, recurrence.op
-        captured = dict(zip(op.captures, recurrence.operands, strict=False))
+        captured = ir.captured(recurrence)
 
         def given(node: Node, place: Place) -> Made | None:
             added, labels = self.added.get(node.id), {i.label for i in place.values() if i.label}

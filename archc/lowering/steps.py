@@ -486,7 +486,7 @@ class Steps(Values):
             held = self.states[name]
             wanted = (n for n in place if place[n].label or n in held.labels)
             return self.not_whole(node, place, *wanted) or held
-        captured = dict(zip(self.op.captures, self.recurrence.operands, strict=False))
+        captured = ir.captured(self.recurrence)
         with self.within(self.outer):
             return self.stored(captured[name], place)
 

@@ -66,7 +66,7 @@ def _apply_late(graph: Graph, recurrence: Node) -> bool:
 def _images(graph: Graph, recurrence: Node) -> list[_Image]:
     """The captures of a walk that are an inverse times rows."""
     found = []
-    for name, operand in zip(recurrence.op.captures, recurrence.operands, strict=False):
+    for name, operand in ir.captured(recurrence).items():
         node = graph[operand]
         if not ir.is_product(node.op):
             continue
@@ -163,6 +163,6 @@ class _Body:
     def _walk(self) -> None:
         """The walk with what is captured now."""
         rows = {image.name: image.rows for image in self.images.values()}
-        old = zip(self.recurrence.op.captures, self.recurrence.operands, strict=False)
+        old = ir.captured(self.recurrence).items()
         captured = {"inverse": self.inverse} | {n: rows.get(n, id) for n, id in old}
         replace_walk(self.graph, self.recurrence, self.body, captured)

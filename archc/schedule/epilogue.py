@@ -138,7 +138,7 @@ def _ending(
         _end(body, graph, move, names, inside[move.output.id], recurrence.op.stream.name, states)
         _end(forward, graph, move, names, inside[move.output.id])
     body.prune(body.ids(ir.Input))
-    captured = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
+    captured = ir.captured(recurrence)
     captured |= {name: id for id, name in names.items() if name not in captured}
     return rebuilt(graph, recurrence, captured, body, forward, differentiate)
 

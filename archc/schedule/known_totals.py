@@ -36,9 +36,9 @@ def known_totals(kernels: Kernels) -> tuple[Rule, Rule]:
         """An attend with a total that a choice asks for."""
         if not _is(node, False) or not kernels(node.op):
             return None
-        wanted = {key for each in graph if _is(each, True) for key, _ in _weights(graph, each)}
-        told = {key for key, _ in _totals(graph, node)}
-        for key, weights in _weights(graph, node):
+        wanted = {key for each in graph if _is(each, True) for key, _ in _weights(each)}
+        told = {key for key, _ in _totals(node)}
+        for key, weights in _weights(node):
             if key in wanted - told:
                 body = node.op.body.copy()
                 total = ir.Reduce("logsumexp", (node.op.read.name,))
@@ -53,9 +53,9 @@ def known_totals(kernels: Kernels) -> tuple[Rule, Rule]:
             return None
         known = {
             key: (each, name)
-            for each in graph if _is(each, False) for key, name in _totals(graph, each)
+            for each in graph if _is(each, False) for key, name in _totals(each)
         }  # fmt: skip
-        for key, weights in _weights(graph, node):
+        for key, weights in _weights(node):
             if key in known:
                 owner, name = known[key]
                 total = graph.add(ir.Result(name), owner.id, span=weights.span)
@@ -92,18 +92,18 @@ def _scores(body: Graph, weights: Node) -> int:
     return make.fn("where", mask, score, make.add(NOTHING))
 
 
-def _weights(graph: Graph, node: Node) -> Iterator[tuple[object, Node]]:
+def _weights(node: Node) -> Iterator[tuple[object, Node]]:
     """The softmaxes of an attend over what it reads, each with what it is made of."""
-    op, key = node.op, _keys(graph, node)
+    op, key = node.op, _keys(node)
     for each in op.body:
         own = isinstance(each.op, ir.Softmax) and each.op.over == op.read.name
         if own and len(each.operands) == 2:
             yield (op.reader, op.read, *map(key, each.operands)), each
 
 
-def _totals(graph: Graph, node: Node) -> Iterator[tuple[object, str]]:
+def _totals(node: Node) -> Iterator[tuple[object, str]]:
     """The totals that an attend gives, each with what its softmax is made of."""
-    op, key = node.op, _keys(graph, node)
+    op, key = node.op, _keys(node)
     for name, id in op.body.outputs.items():
         if op.body[id].op == ir.Reduce("logsumexp", (op.read.name,)):
             scores = op.body[op.body[id].operands[0]]
@@ -112,7 +112,7 @@ def _totals(graph: Graph, node: Node) -> Iterator[tuple[object, str]]:
                 yield (op.reader, op.read, key(score), key(mask)), name
 
 
-def _keys(graph: Graph, node: Node) -> Callable[[int], object]:
+def _keys(node: Node) -> Callable[[int], object]:
     """What a value of an attend's body is made of, as the same value of another attend is."""
     body, known = node.op.body, dict[int, object]()
     entering = dict(zip((name for name, _ in node.op.captures), node.operands, strict=True))

@@ -157,7 +157,7 @@ def _move_out(graph: Graph, walk: Node, outer: Collection[str]) -> None:
     body.outputs = {name: id for name, id in body.outputs.items() if id not in late}
     late |= _shared(body, {o for id in late for o in body[id].operands})
     read = {o for id in late for o in body[id].operands} - late
-    captured = dict(zip(op.captures, walk.operands, strict=False))
+    captured = ir.captured(walk)
     parts = {id: f"part.{id}" for id in sorted(read) if _name_of(body, id) not in captured}
     body.outputs |= {name: id for id, name in parts.items()}
     new = graph.add(_without(op, body), *walk.operands, name=walk.name, span=walk.span)

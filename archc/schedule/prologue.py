@@ -78,12 +78,12 @@ def prologues(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
 
 def considered(graph: Graph, recurrence: Node) -> Iterator[Prologue]:
     """The prologue of each capture of a Recurrence, and whether it moves into the Recurrence."""
-    for name, operand in zip(recurrence.op.captures, recurrence.operands, strict=False):
+    for name, operand in ir.captured(recurrence).items():
         ops = _alone(graph, recurrence, operand)
         reads = _read(graph, ops)
         if ops:
             one = _is_one(graph, recurrence, operand, reads)
-            costly = _is_costly(graph, recurrence, ops)
+            costly = _is_costly(recurrence, ops)
             rule = "several" if not one else "costly" if costly else "moves"
             rule = "moves" if _is_wider(graph, recurrence, operand, reads) else rule
             if rule == "moves":
@@ -146,7 +146,7 @@ def _is_wider(graph: Graph, recurrence: Node, capture: int, reads: Sequence[int]
     return len(dims) > 1 and bool(along) and all(not dims <= {*names} for names in along)
 
 
-def _is_costly(graph: Graph, recurrence: Node, ops: Sequence[Node]) -> bool:
+def _is_costly(recurrence: Node, ops: Sequence[Node]) -> bool:
     """Whether a special function is taken of more than one number a head and token."""
     axes = {
         a.name for n in ops if FUNCTIONS[n.op.fn].special for a in n.type.axes if a.kind == "dim"
@@ -159,7 +159,7 @@ def _moved(
 ) -> int:
     """Another Recurrence, which begins with the ops that moved."""
     names = _names(graph, recurrence, moves)
-    operands = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
+    operands = ir.captured(recurrence)
     gone = {move.capture for move in moves}
     captured = {name: id for name, id in operands.items() if name not in gone}
     captured |= {name: id for id, name in names.items()}
@@ -181,7 +181,7 @@ def _entering(capture: str, moves: list[Prologue], names: Mapping[int, str]) -> 
 def _names(graph: Graph, recurrence: Node, moves: list[Prologue]) -> dict[int, str]:
     """A name of its own for each value that enters: as the spec has it, or after its capture."""
     gone = {move.capture for move in moves}
-    captured = zip(recurrence.op.captures, recurrence.operands, strict=False)
+    captured = ir.captured(recurrence).items()
     entering = {id: name for name, id in captured if name not in gone}
     taken, found = names_inside(recurrence.op), dict[int, str]()
     for move in moves:

@@ -160,7 +160,7 @@ class _Walk:
         self.body = recurrence.op.body.copy()
         self.inside = Sharing(self.body, recurrence.span)
         self.inputs = {n.op.name: n.id for n in self.body if isinstance(n.op, ir.Input)}
-        self.captured = dict(zip(self.op.captures, recurrence.operands, strict=False))
+        self.captured = ir.captured(recurrence)
 
     def rewritten(self) -> bool:
         """Put another walk in the place of this one, if it reads scaled rows."""

@@ -278,8 +278,7 @@ class _Walk:
             starts.append(number(graph, rule.one))
         body.prune()
         read = {node.op.name for node in body if isinstance(node.op, ir.Input)}
-        given = dict(zip(self.op.captures, self.recurrence.operands, strict=False))
-        given = {name: id for name, id in given.items() if name in read}
+        given = {n: id for n, id in ir.captured(self.recurrence).items() if n in read}
         op = replace(
             self.op, captures=(*given,), states=tuple(states), body=body.renumbered(lambda id: id),
             chunked=None,

@@ -75,7 +75,7 @@ def _move(graph: Graph, node: Node, places: dict[int, float]) -> None:
     made = body.add(ir.Contract((body[state].type.names, labels), kept), state, entering)
     output = numbered("product", {*body.outputs}, ".")
     body.outputs[output] = made
-    captured = dict(zip(op.captures, walk.operands, strict=False))
+    captured = ir.captured(walk)
     moved = replace_walk(graph, walk, body, captured | {name: other})
     b = Sharing(graph, walk.span)
     parts = b.add(ir.Result(output), moved[walk.id])

@@ -38,18 +38,12 @@ def transition(kernel: Kernel, name: str) -> tuple[Kernel, Axis, Axis, Alone | N
     alone = _Alone(recurrence.op.body, state.before, kernel.split, column)
     body = alone.body(state)
     read = {node.op.name for node in body if isinstance(node.op, ir.Input)}
-    given = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
-    given = {each: id for each, id in given.items() if each in read}
+    given = {each: id for each, id in ir.captured(recurrence).items() if each in read}
     axes = tuple(column if axis == kernel.split else axis for axis in state.axes)
     made = graph.copy()
     start = made.add(ir.Delta(row, column))
-    op = replace(
-        recurrence.op,
-        captures=(*given,),
-        states=(ir.State(state.name, axes),),
-        body=body,
-        chunked=None,
-    )
+    states = (ir.State(state.name, axes),)
+    op = replace(recurrence.op, captures=(*given,), states=states, body=body, chunked=None)
     walk = made.add(op, *given.values(), start, span=recurrence.span)
     own = set(kernel.stores.values())
     loads = {id: each for id, each in kernel.loads.items() if id not in own}
@@ -176,8 +170,7 @@ class _Zero:
     def __init__(self, kernel: Kernel, recurrence: Node, split: Axis, row: Axis) -> None:
         self.kernel, self.split, self.row = kernel, split, row
         self.body = recurrence.op.body
-        given = zip(recurrence.op.captures, recurrence.operands, strict=False)
-        self.captured = dict(given)
+        self.captured = ir.captured(recurrence)
 
     def is_free(self) -> bool:
         """Whether nothing else depends on how long `split` is, so that it may be as long as

@@ -57,7 +57,7 @@ def _without_unread(graph: Graph) -> Graph:
         kept = read | {state.name for state in op.states}
         body = op.body.copy()
         body.outputs = {name: id for name, id in body.outputs.items() if name in kept}
-        replace_walk(new, node, body, dict(zip(op.captures, node.operands, strict=False)))
+        replace_walk(new, node, body, ir.captured(node))
     return in_order(new)
 
 
@@ -81,7 +81,7 @@ def _is_wide(graph: Graph, scan: Node) -> bool:
 
 def _from_start(graph: Graph, recurrence: Node) -> bool:
     """Put a scan from the state before each chunk in the place of kept * start + local."""
-    captured = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
+    captured = ir.captured(recurrence)
     kept, local = (graph[captured[name]].operands[0] for name in (KEPT, LOCAL))
     found = False
     for user in graph.users(local):

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from archc.ir.free_names import numbered
 from archc.tile import language as lang
 
 
@@ -84,11 +85,7 @@ class _Names:
 
     def new(self, name: str, type: lang.Type, title: str = "", hint: str = "") -> lang.Value:
         """A value of that name, or nearly."""
-        found, count = name, 1
-        while found in self.taken:
-            count += 1
-            found = f"{name}_{count}"
-        self.taken.add(found)
+        self.taken.add(found := numbered(name, self.taken))
         return lang.Value(found, type, title, hint)
 
 

@@ -26,7 +26,7 @@ def listing(program: lang.Program) -> str:
     lines += [f"  {_buffer(buffer)}" for buffer in program.buffers]
     for axis, count in program.grid:
         lines.append(f"  for each {axis} < {count}")
-    lines += _Lister(program).block(program.body, 2)
+    lines += _Lister().block(program.body, 2)
     return "\n".join(lines) + "\n"
 
 
@@ -45,7 +45,7 @@ class _Lister:
     """A listing of a program: the values with a line of their own, and those that are written where
     they are used."""
 
-    def __init__(self, program: lang.Program):
+    def __init__(self) -> None:
         self.texts: dict[lang.Value, str] = {}
 
     def block(self, block: lang.Block, depth: int) -> Iterator[str]:

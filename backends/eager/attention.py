@@ -244,7 +244,7 @@ def _call(scope: Scope, node: Node, found: Attention) -> Value:
     if found.scale != 1:
         given.append(Text(f"scale={scope.number(found.scale)}"))
     head = found.heads or "head"
-    have = ("batch", TIME.name, head, _kept(scope, node, found))
+    have = ("batch", TIME.name, head, _kept(node, found))
     function = "packed_attention" if scope.cu_seqlens else "softmax_attention"
     text = call("slot_attention" if scope.file.slots else function, *given)
     if found.heads is None:
@@ -252,7 +252,7 @@ def _call(scope: Scope, node: Node, found: Attention) -> Value:
     return scope.settled(node, text, have)
 
 
-def _kept(scope: Scope, node: Node, found: Attention) -> str:
+def _kept(node: Node, found: Attention) -> str:
     """The dim of the values in the result."""
     own = {"batch", TIME.name, found.heads}
     return next(name for name in node.type.names if name not in own)

@@ -111,7 +111,7 @@ class ChunkedFunction(RecurrenceFunction):
             self.inference = None
             return self._forward(forward), self._backward(backward)
         made, brief = (each.filled(self._returned_by(each)) for each in (forward, infer))
-        joined = forward.begins_as(infer, made, brief)
+        joined = forward.begins_as(infer, brief)
         self.needed[forward.name] = forward.define(self._title(forward), made)
         if joined:
             infer.extra = forward.extra

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from archc.backends.assembly import assembled
-from archc.backends.eager.file import File
+from archc.backends.eager.file import File, KernelWriters
 from archc.backends.eager.function import write_function
 from archc.backends.eager.library import named
 from archc.backends.eager.module import write_class
@@ -56,23 +55,11 @@ class Code:
         return self_check(self.file, self.layer, self.layers, self.classes, check, more)
 
 
-def code_of(
-    plan: Plan,
-    by_kernels: Callable[..., Any] | None = None,
-    by_steps: Callable[..., Any] | None = None,
-    by_ops: Callable[..., Any] | None = None,
-    by_folds: Callable[..., Any] | None = None,
-    by_regions: Callable[..., Any] | None = None,
-    ready: Ready = as_it_is,
-) -> Code:
-    """The code of a plan's layer. `by_kernels` writes the functions that launch kernels for chunks,
-    `by_steps` those whose kernels walk tokens, `by_ops` the ops of torch that call them, `by_folds`
-    the kernels of an attend, `by_regions` what stands around all of these; `ready` gives a layer
+def code_of(plan: Plan, writers: KernelWriters | None = None, ready: Ready = as_it_is) -> Code:
+    """The code of a plan's layer; `writers` of its kernels, if it has some; `ready` gives a layer
     that is made of a part of another its chunked forms."""
-    file = File(
-        by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops, by_folds=by_folds,
-        by_regions=by_regions, by_parts=parts_by(ready), linear=plan.linear, slots=plan.slots,
-    )  # fmt: skip
+    file = file_of(writers, ready)
+    file.linear, file.slots = plan.linear, plan.slots
     layers = called_first(plan.layer)
     classes = file.classes_of(layers[::-1])
     for layer in layers:
@@ -122,21 +109,16 @@ def class_name(layer: ir.Layer) -> str:
     return File().classes_of(called_first(layer)[::-1])[id(layer)]
 
 
+def file_of(writers: KernelWriters | None, ready: Ready) -> File:
+    """A file without anything in it."""
+    return File(**vars(writers or KernelWriters()), by_parts=parts_by(ready))
+
+
 def emit_function(
-    layer: ir.Layer,
-    name: str,
-    by_kernels: Callable[..., Any] | None = None,
-    by_steps: Callable[..., Any] | None = None,
-    by_ops: Callable[..., Any] | None = None,
-    by_folds: Callable[..., Any] | None = None,
-    by_regions: Callable[..., Any] | None = None,
-    ready: Ready = as_it_is,
+    layer: ir.Layer, name: str, writers: KernelWriters | None = None, ready: Ready = as_it_is
 ) -> str:
     """A file with the function of a layer without parameters: `o, state = name(q, k, v, ...)`."""
-    file = File(
-        by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops, by_folds=by_folds,
-        by_regions=by_regions, by_parts=parts_by(ready),
-    )  # fmt: skip
+    file = file_of(writers, ready)
     file.names.fresh(name)
     classes = file.classes_of([layer])
     write_function(Parts(file, layer, EMITTERS, classes, root=True), name)

@@ -30,7 +30,20 @@ def state_of(name: str) -> str:
 
 
 @dataclass
-class File:
+class KernelWriters:
+    """Who writes what is done by kernels: `by_kernels` the functions that launch them for chunks,
+    `by_steps` those whose kernels walk tokens, `by_ops` the ops of torch that call them, `by_folds`
+    the kernels of an attend, `by_regions` what stands around all of these; None: PyTorch does."""
+
+    by_kernels: Callable[..., Any] | None = None
+    by_steps: Callable[..., Any] | None = None
+    by_ops: Callable[..., Any] | None = None
+    by_folds: Callable[..., Any] | None = None
+    by_regions: Callable[..., Any] | None = None
+
+
+@dataclass
+class File(KernelWriters):
     """A file under construction: its top-level names, and its sections in order; `ending` are those
     that come last. What these call of the runtime is found from their text (`assembly.py`).
     `titles` are names of kernels by what they are without one: another of the same text needs no
@@ -42,11 +55,6 @@ class File:
 
     names: Names = field(default_factory=lambda: Names(top_level()))
     sections: list[str] = field(default_factory=list)
-    by_kernels: Callable[..., Any] | None = None
-    by_steps: Callable[..., Any] | None = None
-    by_ops: Callable[..., Any] | None = None
-    by_folds: Callable[..., Any] | None = None
-    by_regions: Callable[..., Any] | None = None
     by_parts: Callable[..., Any] | None = None
     spaced: bool = False
     linear: bool = False

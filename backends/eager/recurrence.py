@@ -32,7 +32,7 @@ class RecurrenceFunction:
     def __init__(self, scope: Scope, node: Node, name: str = ""):
         self.scope, self.node, self.op = scope, node, node.op
         self.stream = node.op.stream.name
-        operands = dict(zip(node.op.captures, node.operands, strict=False))
+        operands = ir.captured(node)
         captures = in_spec_order(scope, node, node.op.captures)
         self.values = {name: scope.value(operands[name]) for name in captures}
         self.tokens = [name for name, value in self.values.items() if self.stream in value.layout]

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import sympy
 from archc.backends.triton.arguments import arguments, pointer
 from archc.backends.triton.nesting import least_level, level_of, nested
-from archc.backends.triton.spelling import LONG, number_text, size_text, times_text, titles
+from archc.backends.triton.spelling import LONG, number_text, size_text, times_text
 
+from archc.ir.free_names import marked, numbered
 from archc.tile.language import (
     Atomic,
     Block,
@@ -142,16 +143,10 @@ class Names:
         for value in (*block.arguments, *made):
             self.own[value] = block
             if value.name in taken:
-                self.texts[value] = self._free(value.name)
+                self.texts[value] = marked(value.name, taken | self.values, "_")
         for statement in block.statements:
             for inner in statement.blocks:
                 self._mark(inner, taken)
-
-    def _free(self, name: str) -> str:
-        """Another name, which neither an argument nor a value has."""
-        while name in self.names.taken or name in self.values:
-            name += "_"
-        return name
 
     def name(self, value: Value) -> str:
         """How a value is written."""
@@ -284,7 +279,7 @@ class Names:
         for known in reversed(self.named):
             if text in known:
                 return [], known[text]
-        name = next(t for t in titles(title) if t not in self.words)
+        name = numbered(title, self.words)
         self.words.add(name)
         self.named[-1][text] = name
         return [f"{name} = {' + '.join(terms)}"], name

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
-from archc.backends.triton.spelling import titles
-
+from archc.ir.free_names import numbered
 from archc.tile.language import Buffer, LoadBlock, Program, statements
 
 
@@ -50,8 +49,7 @@ def arguments(program: Program) -> Arguments:
     used |= {pointer(buffer) for buffer in program.buffers}
 
     def free(name: str) -> str:
-        found = next(title for title in titles(name) if title not in used)
-        used.add(found)
+        used.add(found := numbered(name, used))
         return found
 
     places = {axis: free(f"p_{axis}") for axis, _ in program.grid}

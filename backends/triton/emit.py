@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from archc.backends.eager import emit as eager
-from archc.backends.eager.file import File
-from archc.backends.eager.joint_products import (
-    WeighedProduct,
-    taken_elsewhere,
-    weighed_product,
-)
+from archc.backends.eager.file import File, KernelWriters
+from archc.backends.eager.joint_products import WeighedProduct, taken_elsewhere, weighed_product
 from archc.backends.eager.recurrence import RecurrenceFunction
 from archc.backends.eager.scope import Scope
 from archc.backends.triton.fold import written as by_folds
@@ -38,7 +34,7 @@ if "ARCHC_TUNED" in os.environ:  # a file that `archc tune` wrote
 def code_of(plan: Plan, schedule: Schedule, ready: eager.Ready) -> eager.Code:
     """The code of a plan's layer; `schedule` says how recurrences become kernels, `ready` gives
     parts of layers their chunked forms."""
-    return eager.code_of(plan, *_writers(schedule), ready=ready)
+    return eager.code_of(plan, _writers(schedule), ready)
 
 
 def kernels_in(file: File) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -53,13 +49,14 @@ def emit_function(
     """A file with the function of a layer that has no parameters. What stands around a memory has
     kernels where the function is to be `whole`, and where there is no memory."""
     memory = any(isinstance(node.op, ir.Recurrence | ir.Attend) for node in layer.graph)
-    writers = _writers(schedule)[: 4 if memory and not whole else 5]
-    return eager.emit_function(layer, name, *writers, ready=ready)
+    writers = _writers(schedule)
+    if memory and not whole:
+        writers.by_regions = None
+    return eager.emit_function(layer, name, writers, ready)
 
 
-def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
-    """Who writes the functions whose kernels do chunks, those whose kernels walk tokens, and the
-    ops that call them."""
+def _writers(schedule: Schedule) -> KernelWriters:
+    """The writers of kernels, which are as a schedule says."""
 
     def by_kernels(scope: Scope, *given: Any, fused: bool) -> KernelFunction:
         scope.file.ending = [TUNED]
@@ -96,4 +93,4 @@ def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
                 found[product.made[0]] = product
         return found
 
-    return by_kernels, by_steps, by_ops, by_folds(schedule.folds), by_regions
+    return KernelWriters(by_kernels, by_steps, by_ops, by_folds(schedule.folds), by_regions)

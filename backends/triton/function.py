@@ -124,9 +124,9 @@ class KernelFunction(GraphFunction):
         """Note that a step ends here."""
         self.marks.append(len(self.body.writer.lines))
 
-    def begins_as(self, brief: KernelFunction, made: list[str], own: list[str]) -> bool:
+    def begins_as(self, brief: KernelFunction, own: list[str]) -> bool:
         """Whether one that keeps nothing, and returns `own`, begins with the same steps: then it
-        becomes a branch of this one, which returns `made`."""
+        becomes a branch of this one."""
         mine, its = self.body.writer.lines, brief.body.writer.lines
         steps = zip(self.marks, brief.marks, strict=False)
         same = [*takewhile(lambda at: _words(mine[: at[0]]) == _words(its[: at[1]]), steps)]

@@ -365,7 +365,7 @@ class RegionFunction:
             walk = f"turns_of_walk({given}, {TURNS[kind]})"
             lines.line(f"each = {walk if walks else f'blocks_of_program({given})'}")
         for name, d in (wanted or {}).items():
-            lines.line(f"{d} = {self._room_of(body, made, name, known)}")
+            lines.line(f"{d} = {self._room_of(made, name, known)}")
         buffers = {
             made.buffers[name]: text for name, text in tensors.items() if name in made.buffers
         }
@@ -399,7 +399,7 @@ class RegionFunction:
         lines.line(f"borders, rows = rows_of_tokens(cu_seqlens, {given})")
         return {BORDERS: "borders"}
 
-    def _room_of(self, body: Scope, made: Lowered, name: str, known: Mapping[str, str]) -> str:
+    def _room_of(self, made: Lowered, name: str, known: Mapping[str, str]) -> str:
         """Room for a gradient, or for the sums of all programs."""
         like = self.arguments[name]
         shares = made.shares.get(cotangent(name))

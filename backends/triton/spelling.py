@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -103,12 +102,6 @@ def docstring(text: str) -> list[str]:
     head, *more = wrapped(first, room, 3)
     lines = (part for line in rest for part in wrapped(line, room, 0, INDENT))
     return [f'"""{head}', *more, *lines, '"""']
-
-
-def titles(base: str) -> Iterator[str]:
-    """`x_at`, `x_at_2`, `x_at_3`, ..."""
-    yield base
-    yield from (f"{base}_{count}" for count in itertools.count(2))
 
 
 CALL = re.compile(r"\s*([\w, ]+ = )?[\w.]+\(")

@@ -106,7 +106,7 @@ class WalkFunction(GraphFunction):
     def _captures(self, node: Node) -> dict[str, Value]:
         """The captures of a Recurrence: numbers, and tensors that have names."""
         body, found = self.body, dict[str, Value]()
-        for name, operand in zip(node.op.captures, node.operands, strict=False):
+        for name, operand in ir.captured(node).items():
             value, op = body.value(operand), self.graph[operand].op
             if value.kind != NUMBER and not value.bound:
                 body.bind(operand)
@@ -114,7 +114,7 @@ class WalkFunction(GraphFunction):
             if isinstance(op, ir.Input):
                 own = Text(self.arguments[op.name])
                 found[name] = Value(own, found[name].layout, found[name].kind)
-        for name, operand in zip(node.op.captures, node.operands, strict=False):
+        for name, operand in ir.captured(node).items():
             value, type = found[name], self.graph[operand].type
             if value.kind != NUMBER and value.layout != type.names:
                 text = body.names.fresh(name)
