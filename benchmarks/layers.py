@@ -23,7 +23,7 @@ import archc
 from archc.bench.clock import peak
 from archc.bench.drawn import load_file
 from archc.bench.record import peers_file
-from benchmarks.rows import kernels, record_rows, timed
+from benchmarks.rows import kernels, passes, record_rows, timed
 
 WIDE = {"d": 4096, "H": 32}
 ROWS: Mapping[str, tuple[tuple[int, int], dict[str, int]]] = {
@@ -105,22 +105,7 @@ def row(name: str) -> dict[str, Any]:
     (B, T), sizes = ROWS["transformer" if name == TORCH else FLA.get(name, name)]
     module = made(name, sizes)
     x = torch.randn(B, T, sizes["d"], device="cuda", dtype=torch.bfloat16, requires_grad=True)
-
-    def run() -> Tensor:
-        y = module(x)
-        return y[0] if isinstance(y, tuple) else y
-
-    slope = torch.randn_like(run())
-
-    def forward() -> None:
-        with torch.no_grad():
-            run()
-
-    def both() -> None:
-        module.zero_grad(set_to_none=True)
-        x.grad = None
-        run().backward(slope)
-
+    forward, both = passes(module, x)
     start = time.monotonic()
     both()
     torch.cuda.synchronize()

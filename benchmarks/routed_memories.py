@@ -17,11 +17,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import archc
 from archc.bench.clock import peak
-from benchmarks.rows import Record, arguments, prepare_fla, timed, with_fla
+from benchmarks.rows import Record, arguments, passes, prepare_fla, timed, with_fla
 
 ROWS = [
     (2, 8192, 4, 2), (2, 8192, 8, 2), (2, 4096, 4, 2), (2, 2048, 4, 2), (2, 1024, 4, 2),
@@ -69,22 +69,7 @@ def times(module: nn.Module, B: int, T: int, device: str, quick: bool) -> dict[s
     """Milliseconds of values, and with gradients, and the peak of memory."""
     like = next(module.parameters())
     x = torch.randn(B, T, WIDTH["d"], device=device, dtype=like.dtype, requires_grad=True)
-
-    def run() -> Tensor:
-        made = module(x)
-        return made[0] if isinstance(made, tuple) else made
-
-    slope = torch.randn_like(run())
-
-    def forward() -> None:
-        with torch.no_grad():
-            run()
-
-    def both() -> None:
-        module.zero_grad(set_to_none=True)
-        x.grad = None
-        run().backward(slope)
-
+    forward, both = passes(module, x)
     forward()
     both()
     if quick:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import triton
+from torch import Tensor, nn
 
 from archc.bench.fill import compile_a_share, search_briefly
 from archc.bench.record import record
@@ -104,6 +105,28 @@ def record_rows(
             flush=True,
         )
     return 0
+
+
+def passes(module: nn.Module, x: Tensor) -> tuple[Callable[[], None], Callable[[], None]]:
+    """What runs a layer without gradients, and what runs it with those of all that it is made
+    of."""
+
+    def run() -> Tensor:
+        made = module(x)
+        return made[0] if isinstance(made, tuple) else made
+
+    slope = torch.randn_like(run())
+
+    def forward() -> None:
+        with torch.no_grad():
+            run()
+
+    def both() -> None:
+        module.zero_grad(set_to_none=True)
+        x.grad = None
+        run().backward(slope)
+
+    return forward, both
 
 
 def timed(call: Callable[[], Any], rep: int = 150) -> float:

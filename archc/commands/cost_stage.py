@@ -15,9 +15,9 @@ from archc.commands.profile import (
     COUNTED,
     TOKENS,
     chosen_sizes,
-    in_short,
     numbers,
     parameters_of,
+    with_unit,
 )
 from archc.commands.stages import layer_and_rest
 from archc.diagnostics import fail
@@ -116,8 +116,8 @@ def as_json(found: Costs) -> dict[str, Any]:
 
 
 def _cells(name: str, row: Row) -> tuple[str, ...]:
-    kept = (in_short(n, "B") if n else "-" for n in (row.state, row.cache))
-    return (name, f"{row.parameters:,}" if row.parameters else "-", in_short(row.flops), *kept)
+    kept = (with_unit(n, "B") if n else "-" for n in (row.state, row.cache))
+    return (name, f"{row.parameters:,}" if row.parameters else "-", with_unit(row.flops), *kept)
 
 
 def _lines(rows: Sequence[Row], name: str = "") -> Iterator[tuple[str, Row]]:

@@ -10,7 +10,7 @@ import click
 from archc.commands import writing
 from archc.commands.console import Console
 from archc.commands.parameters import Spec, json_option
-from archc.commands.profile import CONDITIONS, Profile, in_short, profile
+from archc.commands.profile import CONDITIONS, Profile, profile, with_unit
 from archc.derivation.html import linked
 from archc.ir.picture import as_svg
 from archc.specfile import bundled, read, split
@@ -112,13 +112,13 @@ def _links(profiles: list[Profile]) -> str:
 def section(found: Profile) -> str:
     """One spec: a line about it, its class, source and cost, its picture and its text."""
     chosen = ", ".join(f"{name}={size}" for name, size in found.sizes.items())
-    kept = [f"{in_short(found.state, 'B')} a sequence"] if found.state else []
-    kept += [f"{in_short(found.cache, 'B')} for each token"] if found.cache else []
+    kept = [f"{with_unit(found.state, 'B')} a sequence"] if found.state else []
+    kept += [f"{with_unit(found.cache, 'B')} for each token"] if found.cache else []
     rows = {
         "class": escape(found.memory),
         "source": linked(escape(found.source, quote=False)),
         "parameters": f"{found.parameters:,}" if found.parameters else "",
-        "a token": f"{in_short(found.flops, 'flops')}" + (f" ({chosen})" if chosen else ""),
+        "a token": f"{with_unit(found.flops, 'flops')}" + (f" ({chosen})" if chosen else ""),
         "kept": ", ".join(kept) or "nothing",
     }
     facts = "\n".join(f"<dt>{key}</dt><dd>{value}</dd>" for key, value in rows.items() if value)

@@ -16,6 +16,7 @@ from archc.ir.count import Cost, cost
 from archc.ir.initial import all_params
 from archc.ir.sizes import Number, evaluate, resolve_sizes
 from archc.recurrence.analysis.classify import summary
+from archc.show.amounts import in_short
 
 SIZES = {"d": 1024, "H": 8, "G": 2, "e": 1024, "f": 4096, "N": 8, "n": 2, "vocab": 32000}
 """Sizes that costs are given for, where a spec has no default of its own; any other name is 64."""
@@ -95,10 +96,6 @@ def numbers(found: Cost, given: Mapping[str, Number], tokens: int) -> tuple[int,
     return round(flops), round(evaluate(state, sizes)), round(evaluate(cache, sizes))
 
 
-def in_short(number: int, unit: str = "") -> str:
+def with_unit(number: int, unit: str = "") -> str:
     """`10.7 M`, `541 kB`: three digits."""
-    value, prefixes = float(number), ["", "k", "M", "G", "T", "P"]
-    while value >= 999.5 and len(prefixes) > 1:
-        value, prefixes = value / 1000, prefixes[1:]
-    digits = 0 if prefixes[0] == "" or value >= 99.95 else 1 if value >= 9.995 else 2
-    return f"{value:.{digits}f} {prefixes[0]}{unit}".rstrip()
+    return f"{in_short(number)}{unit}".rstrip()

@@ -52,15 +52,23 @@ def of_segments(kernel: str, part: str) -> str:
     return f"{head}{part}{tail}" if found else f"{kernel}_{part}"
 
 
+def captured_as(graph: Graph, id: int) -> str | None:
+    """The name that the first loop which captures a value has for it."""
+    for user in graph.users(id):
+        op, operands = graph[user].op, graph[user].operands
+        if isinstance(op, ir.Recurrence) and operands.index(id) < len(op.captures):
+            return op.captures[operands.index(id)]
+    return None
+
+
 def held(graph: Graph, id: int) -> str:
     """The name of a value: its own, that of the loop input it becomes, or the noun of its op."""
     node = graph[id]
     if node.name or isinstance(node.op, ir.Result | ir.Input):
         return node.name or node.op.name
-    for user in graph.users(id):
-        op, operands = graph[user].op, graph[user].operands
-        if isinstance(op, ir.Recurrence) and operands.index(id) < len(op.captures):
-            return op.captures[operands.index(id)]
+    captured = captured_as(graph, id)
+    if captured is not None:
+        return captured
     fn = getattr(node.op, "fn", "")
     word = CHANGED.get(fn) or CHANGED.get(type(node.op)) or (fn if fn else "")
     if not word:

@@ -18,13 +18,12 @@ import sympy
 from archc.attention.weighted_sum import Choice, Source, WeightedSum
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import READ, READER, Tokens, clean
-from archc.lowering.attention_forward import leave, summed
+from archc.lowering.attention_forward import of_values
 from archc.lowering.attention_gradient import Gradient, gradient_of_readers, gradient_of_tokens
 from archc.lowering.attention_heads import HeadRows
 from archc.lowering.formula import Formula, Known
 from archc.tile.compose import Composer, Tile, ceil_div
 from archc.tile.language import Buffer, Dim, Program
-from archc.tile.unread import swept
 
 Turn = Callable[[Tokens, bool, tuple[Tile, ...]], Sequence[Tile]]
 
@@ -306,13 +305,7 @@ def by_choice(fold: WeightedSum, name: str = "attend_chosen") -> Program:
     assert fold.choice is not None
     doc = "The heads of a group as rows walk what their reader has chosen."
     make = OneReader if fold.choice.single else Neighbours
-    w = make(fold, name, doc, READER, 4, 3)
-    values = fold.source(fold.values) if fold.values else None
-    o = w.made_of("o", values)
-    lse = w.made("lse", READER, None) if fold.softmax else None
-    w.stand()
-    leave(w, o, lse, summed(w, values), values)
-    return swept(w.k.done())
+    return of_values(make(fold, name, doc, READER, 4, 3), fold)
 
 
 class _GradientOfReaders(Gradient, Neighbours):

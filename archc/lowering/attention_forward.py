@@ -20,6 +20,11 @@ def forward(fold: WeightedSum, name: str = "attend") -> Program:
     w = Sweep(fold, name, "A block of readers walks the tokens that they read.", READER, 8, 3)
     # beside running sums in shared memory, there is room for one program less
     w.copies = fold.copied and not any(s.summed or s.table for s in fold.sources)
+    return of_values(w, fold)
+
+
+def of_values(w: Sweep, fold: WeightedSum) -> Program:
+    """The program of a walk over what is read that leaves the sums of a fold, and nothing else."""
     values = fold.source(fold.values) if fold.values else None
     o = w.made_of("o", values)
     lse = w.made("lse", READER, None) if fold.softmax else None

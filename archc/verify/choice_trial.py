@@ -19,7 +19,7 @@ from archc.lowering.attention_singly import entries_name, of_singly, totals
 from archc.runtime.listings import entries_of, filled, places_of, readers_of
 from archc.tile.interpreter import run
 from archc.tile.language import Program
-from archc.verify.fold_trial import DTYPES, FoldTrial
+from archc.verify.fold_trial import DTYPES, FoldTrial, summed_to
 
 AT_ONCE = 17
 """Readers of whose entries there is room."""
@@ -141,8 +141,4 @@ class ChoiceTrial(FoldTrial):
         names = ["batch", *(a.name for a in source.type.axes if a.kind == "stream"), *beside]
         names += [source.dim.name] if source.dim is not None else []
         d = d.reshape(*d.shape[:2], *lengths, *([d.shape[-1]] if source.dim is not None else []))
-        for place in reversed(range(len(names))):
-            if names[place] not in source.type.names:
-                d = d.sum(place)
-                names.pop(place)
-        return d.permute([names.index(name) for name in source.type.names])
+        return summed_to(d, names, source.type.names)

@@ -4,7 +4,7 @@ reference semantics of what they read. Imports torch."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -203,11 +203,14 @@ class FoldTrial:
             place, count = names.index(head), int(evaluate(share, self.known))
             d = d.unflatten(place, (d.shape[place] // count, count)).sum(place + 1)
             names[place] = own
-        for place in reversed(range(len(names))):
-            if names[place] not in source.type.names:
-                d = d.sum(place)
-                names.pop(place)
-        return d.permute([names.index(name) for name in source.type.names])
+        return summed_to(d, names, source.type.names)
+
+
+def summed_to(x: Tensor, have: Sequence[str], wanted: Sequence[str]) -> Tensor:
+    """A tensor with axes of these names, without those that are not wanted, which are summed."""
+    gone = [place for place, name in enumerate(have) if name not in wanted]
+    left = [name for name in have if name in wanted]
+    return (x.sum(gone) if gone else x).permute([left.index(name) for name in wanted])
 
 
 def without(type: Type, axis: Axis) -> Type:

@@ -8,6 +8,7 @@ from archc.backends.writer import identifier, snake
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.roles import captured_as
 from archc.ir.value_names import is_saved
 
 _LISTED = re.compile(r"(.+)\.(\d+)")
@@ -31,13 +32,7 @@ def given_name(graph: Graph, id: int, itself: bool = True) -> str | None:
     gradient names nothing but the value `itself`."""
     outputs = [name for name, output in graph.outputs.items() if output == id]
     outputs = [name for name in outputs if itself or not is_saved(name)]
-    if outputs:
-        return outputs[0]
-    for user in graph.users(id):
-        op, operands = graph[user].op, graph[user].operands
-        if isinstance(op, ir.Recurrence) and operands.index(id) < len(op.captures):
-            return op.captures[operands.index(id)]
-    return None
+    return outputs[0] if outputs else captured_as(graph, id)
 
 
 def region_name(layer: str, graph: Graph, node: Node) -> str:

@@ -12,7 +12,8 @@ error, against the largest value. Several can be named one after the other, with
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial, wraps
 from itertools import accumulate
 from types import ModuleType
@@ -23,7 +24,7 @@ import torch
 from archc.backends.eager.emit import Code
 from archc.backends.load import load
 from archc.backends.renamed import arguments
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
@@ -121,10 +122,7 @@ def in_both(module: ModuleType, what: Callable[[bool], Named], close: float = 1e
         found = what(True)
     vars(module).update(ops)
     module.by_kernels, torch.empty = decide, new
-    for name, value in wanted.items():
-        exact = value.double()
-        error = (found[name].double() - exact).abs().max() / exact.abs().max().clamp(min=1e-9)
-        print(f"{name}: {float(error):.1e}")
+    print_errors(found, wanted)
 
 
 def check_layer(spec: str, tokens: int, unit: int, bits: int = 32) -> None:
@@ -183,24 +181,45 @@ def check_tokens(spec: str, tokens: int, unit: int) -> None:
     known = {**sizes, "batch": 2, "T#": tokens, "T_seen#": tokens}
     _, op = layer.inputs[0]
     x = torch.randn([evaluate(axis.size, known) for axis in op.type.axes], dtype=torch.float64)
+    exact, small = exact_and_small(layer, module, sizes)
+    wanted = twice(exact, x)
+    with regions_by_kernels(module):
+        found = twice(small, x.float())
+    print_errors(found, wanted)
+
+
+def exact_and_small(
+    layer: ir.Layer, module: ModuleType, sizes: Mapping[str, int]
+) -> tuple[nn.Module, nn.Module]:
+    """A layer in float64, and in float32 with the same weights, in a module that drops out by
+    seeds."""
+    drawn_alike(module)
     exact = getattr(module, layer.name)(**arguments(sizes)).double()
     small = getattr(module, layer.name)(**arguments(sizes))
     small.load_state_dict(narrow(exact.state_dict()))
     exact.load_state_dict(narrow(small.state_dict(), torch.float64))
+    return exact, small
 
-    drawn_alike(module)
-    wanted, told, calls = twice(exact, x), as_told(module, 1e-4), []
-    ops = {name: vars(module)[name] for name in told}
+
+@contextmanager
+def regions_by_kernels(module: ModuleType) -> Iterator[None]:
+    """Have the token regions of a file done by kernels, and nothing else."""
+    told, calls, new = as_told(module, 1e-4), [], torch.empty
+    known = {name: vars(module)[name] for name in (*told, "by_token_kernels")}
     vars(module).update(told)
-    decide, new = module.by_token_kernels, torch.empty
     module.by_token_kernels = lambda largest, *given: calls.append(largest) is None
     with guarded():
-        found = twice(small, x.float())
-    module.by_token_kernels, torch.empty = decide, new
-    vars(module).update(ops)
+        yield
+    vars(module).update(known)
+    torch.empty = new
     assert calls, "no region was done by kernels"
-    for name, exactly in wanted.items():
-        error = (found[name].double() - exactly).abs().max() / exactly.abs().max().clamp(min=1e-9)
+
+
+def print_errors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """The relative error of each value, on a line of its own."""
+    for name, value in wanted.items():
+        exact = value.double()
+        error = (found[name].double() - exact).abs().max() / exact.abs().max().clamp(min=1e-9)
         print(f"{name}: {float(error):.1e}")
 
 
@@ -302,24 +321,13 @@ def check_packed(spec: str, unit: int) -> None:
     known = {**sizes, "batch": 1, "T#": tokens, "T_seen#": tokens}
     _, op = layer.inputs[0]
     x = torch.randn([evaluate(axis.size, known) for axis in op.type.axes]).double()
-    exact = getattr(module, layer.name)(**arguments(sizes)).double()
-    small = getattr(module, layer.name)(**arguments(sizes))
-    small.load_state_dict(narrow(exact.state_dict()))
-    exact.load_state_dict(narrow(small.state_dict(), torch.float64))
+    exact, small = exact_and_small(layer, module, sizes)
     borders = torch.tensor([0, *accumulate(LENGTHS)])
     starts = [torch.randn(s.shape).double() for s in exact.initial_state(len(LENGTHS))]
-    drawn_alike(module)
-    wanted, told, calls = packed_by(exact, x, starts, borders), as_told(module, 1e-4), []
-    ops = {name: vars(module)[name] for name in told}
-    vars(module).update(told)
-    module.by_token_kernels = lambda largest, *given: calls.append(largest) is None
-    with guarded():
+    wanted = packed_by(exact, x, starts, borders)
+    with regions_by_kernels(module):
         found = packed_by(small, x.float(), [s.float() for s in starts], borders)
-    vars(module).update(ops)
-    assert calls, "no region was done by kernels"
-    for name, exactly in wanted.items():
-        error = (found[name].double() - exactly).abs().max() / exactly.abs().max().clamp(min=1e-9)
-        print(f"{name}: {float(error):.1e}")
+    print_errors(found, wanted)
 
 
 def check_gates(spec: str, chunk: int, K: int = 6, V: int = 20) -> None:
