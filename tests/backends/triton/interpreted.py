@@ -189,7 +189,7 @@ def check_tokens(spec: str, tokens: int, unit: int) -> None:
 
 
 def exact_and_small(
-    layer: ir.Layer, module: ModuleType, sizes: Mapping[str, int]
+    layer: ir.Layer, module: ModuleType, sizes: Mapping[str, Any]
 ) -> tuple[nn.Module, nn.Module]:
     """A layer in float64, and in float32 with the same weights, in a module that drops out by
     seeds."""
