@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from archc.backends.triton.spelling import titles
+from archc.ir import free_names
 
 NUMBERED = re.compile(r"(\w+)_(?!64$)([2-9]|[1-9]\d+)")
 MADE = re.compile(r"\s*(?:for )?([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*)(?: = | in )")
@@ -31,7 +31,7 @@ def numbered(lines: Sequence[str], shared: Collection[str], kept: Collection[str
     used = {*kept, *(word for word in words if word not in again)}
     new: dict[str, str] = {}
     for name, base in again.items():
-        new[name] = next(title for title in titles(base) if title not in used)
+        new[name] = free_names.numbered(base, used)
         used.add(new[name])
     return [
         line if line.lstrip().startswith("#") else WORD.sub(lambda m: new.get(m[0], m[0]), line)
