@@ -97,7 +97,8 @@ class WeighedProduct(JointProducts):
     def call(self) -> None:
         """Write the line."""
         scope, (id,), (weight,) = self.scope, self.made, self.weights
-        given = [str(self.summed), scope.value(weight).text.text, self._x().text]
+        x = scope.whole(self.x, scope.graph[self.x].type.names)
+        given = [str(self.summed), scope.value(weight).text.text, x.text]
         name = Text(scope.names.fresh(scope.hint(scope.graph[id])))
         scope.values[id] = Value(name, scope.graph[id].type.names, DATA)
         scope.writer.call(f"{name} = weighed(", given, ")")
