@@ -83,15 +83,15 @@ def _costs(name: str) -> dict[str, Any]:
 
 def long_lines(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A line of numbers for each spec, its class and its source below."""
-    from archc.commands.profile import CONDITIONS, in_short
+    from archc.commands.profile import CONDITIONS, with_unit
 
     width = max(len(each["name"]) for each in entries)
     head = ("flops a token", "state", "cache a token")
     yield click.style(f"{'spec':<{width}}  {head[0]:>13}  {head[1]:>8}  {head[2]:>13}", bold=True)
     for each in entries:
-        flops = in_short(each["flops_per_token"])
+        flops = with_unit(each["flops_per_token"])
         state, cache = (
-            in_short(each[key], "B") if each[key] else "-"
+            with_unit(each[key], "B") if each[key] else "-"
             for key in ("state_bytes", "cache_bytes_per_token")
         )
         name = click.style(f"{each['name']:<{width}}", bold=True)
