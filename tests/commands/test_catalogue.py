@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from archc.cli import archc
 from archc.commands import check
-from archc.commands.profile import in_short
+from archc.commands.profile import with_unit
 from archc.specfile import bundled
 from tests.console import run
 
@@ -104,7 +104,7 @@ def test_shells_complete_specs():
     ],
 )  # fmt: skip
 def test_numbers_in_short(number: int, text: str):
-    assert in_short(number, "B") == text
+    assert with_unit(number, "B") == text
 
 
 def test_explain():
