@@ -52,8 +52,7 @@ def running_min(
 ) -> Carried:
     """m[t] = min(shift + m[t-1], value): what is largest with the other sign."""
     moved = None if shift is None else frame.fn("neg", shift)
-    less = (frame.fn("neg", id) for id in (value, initial))
-    made = running_max(frame, state, moved, *less)
+    made = running_max(frame, state, moved, frame.fn("neg", value), frame.fn("neg", initial))
     before, after, final = (frame.fn("neg", id) for id in (made.before, made.after, made.final))
     return Carried(before, after, final)
 
