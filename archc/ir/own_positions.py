@@ -27,6 +27,8 @@ def unready(layer: ir.Layer) -> str | None:
     mixed = _mixed(layer.graph, blocks)
     for node in layer.graph:
         reason = _unready(node, blocks)
+        if reason is None and (begun := begun_by_inputs(layer.graph, node)):
+            reason = f"`{begun[0]}` begins as what is given"
         if reason is None and node.id in mixed:
             reason = "blocks of tokens are more than made one by one, and read"
         if reason is None and node.id in unlike:
@@ -44,6 +46,19 @@ def unready(layer: ir.Layer) -> str | None:
             if reason is not None:
                 return reason
     return None
+
+
+def begun_by_inputs(graph: Graph, node: Node) -> list[str]:
+    """The states of a recurrence whose first values are made of inputs, those of another sequence
+    or weights from outside: they are not known before a layer is called."""
+    if not isinstance(node.op, ir.Recurrence):
+        return []
+    first = node.operands[len(node.op.captures) :]
+    return [
+        state.name
+        for state, operand in zip(node.op.states, first, strict=True)
+        if any(isinstance(graph[id].op, ir.Input) for id in (operand, *graph.ancestors(operand)))
+    ]
 
 
 def _kept_unlike(graph: Graph) -> set[int]:

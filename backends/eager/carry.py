@@ -52,15 +52,25 @@ def past(scope: Scope, node: Node) -> tuple[Text, str]:
 def states(scope: Scope, node: Node) -> tuple[list[str], list[str]]:
     """The states of a recurrence before its first token, and names for those after its last."""
     fields = scope.memory.states(node.id) if scope.memory else []
+    first = node.operands[len(node.op.captures) :]
     if fields:
         after = [scope.names.fresh(field.name) for field in fields]
         scope.kept |= dict(zip((field.name for field in fields), after, strict=True))
-        return [f"state.{field.name}" for field in fields], after
-    first = node.operands[len(node.op.captures) :]
+        return [_before(scope, *each) for each in zip(fields, first, strict=True)], after
     return [
         initial(scope, operand, state.axes).text
         for operand, state in zip(first, node.op.states, strict=True)
     ], ["_"] * len(node.op.states)
+
+
+def _before(scope: Scope, field: Field, first: int) -> str:
+    """A state before the next token; before the first token, what it begins as."""
+    kept = f"state.{field.name}"
+    if not field.begun:
+        return kept
+    made, name = initial(scope, first, field.axes), scope.names.fresh(f"{field.name}_before")
+    scope.writer.line(f"{name} = {made} if {kept} is None else {kept}")
+    return name
 
 
 def initial(scope: Scope, operand: int, axes: Sequence[Axis], kind: str = "") -> Text:

@@ -389,7 +389,7 @@ class Forward:
                 other = field.kind == "other"
                 dtype = self.layer.graph[field.node].type.dtype if other else field.dtype
                 kind = "wide" if field.kind == "state" else "whole" * (dtype != "real")
-                if other:
+                if other or field.begun:
                     found.setdefault("optional", []).append(field.name)
             if kind:
                 found.setdefault(kind, []).append(field.name)

@@ -19,6 +19,7 @@ from archc.dims import T_SEEN, TIME, Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.losses import for_losses, for_tokens, is_read, sums_all_tokens
+from archc.ir.own_positions import begun_by_inputs
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Field:
     kind: "state" (the `place`-th of a recurrence), "past" (the last `count` tokens of a value),
     "seen" (all of them, or the last `count`), "other" (a value along another sequence), "layer"
     or "layers" (what called layers remember), "pos" (the number of tokens seen). `node` is the
-    recurrence, window or call; for values, the value itself.
+    recurrence, window or call; for values, the value itself. A state that is `begun` by what the
+    layer is given is None before its first token.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Field:
     count: sympy.Expr | None = None
     dtype: str = "real"
     place: int = 0
+    begun: bool = False
 
 
 METHODS = (
@@ -90,8 +93,10 @@ class Memory:
         if node.id in self.other:
             return
         if isinstance(node.op, ir.Recurrence) and node.op.stream.name in self.flow:
+            begun = begun_by_inputs(self.graph, node)
             for place, state in enumerate(node.op.states):
-                self._add(state.name, "state", node.id, state.axes, place=place)
+                more = {"place": place, "begun": state.name in begun}
+                self._add(state.name, "state", node.id, state.axes, **more)
         elif isinstance(node.op, ir.Window | ir.Shift) and node.op.stream in self.flow:
             value = self.graph[node.operands[0]]
             name = f"{nearest_name(self.graph, node.id)}_past"

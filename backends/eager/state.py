@@ -48,6 +48,8 @@ def annotation(parts: Parts, field: Field) -> str:
     if field.kind == "layer":
         return state_of(parts.classes[id(parts.layer.graph[field.node].op.callee)])
     number = "Tensor" if parts.file.slots else "int"
+    if field.begun:
+        return "Tensor | None"
     return {"layers": "tuple", "other": "Tensor | None", "pos": number}.get(field.kind, "Tensor")
 
 
@@ -102,7 +104,7 @@ def first(parts: Parts, scope: Scope, field: Field, real: str, wide: str) -> str
     if node is None:
         whole = 'torch.zeros(batch, device=real["device"], dtype=torch.int64)'
         return whole if parts.file.slots else "0"
-    if field.kind == "other":
+    if field.kind == "other" or field.begun:
         return "None"
     if field.kind == "layer":
         return f"self.{reach(node.op.path)}.initial_state({given})"

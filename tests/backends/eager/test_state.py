@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import archc
+from archc.slots import alone
 
 TEXT = """layer Kept(d, H, K, width = 3):
     input x[d]
@@ -113,3 +114,54 @@ def test_tokens_read_are_kept_only_where_a_state_is_asked_for(name: str, learns:
         assert not copied.seen and torch.equal(alone, y)
         twice = layer(torch.cat([x, x], 1))
         assert torch.allclose(layer(x, state=state), twice[:, 6:])
+
+
+BEGUN = {
+    "another sequence": """layer Decoder(d):
+    input x[d]
+    input e[d] along m
+    attend all m:
+        begin = sum[m](e[m])
+    recurrence h[d] = begin:
+        h[t] = sigmoid(x) * h[t-1] + x
+    output y[d] = h[t]
+""",
+    "weights of two uses": """layer Scan(d):
+    input x[d]
+    param begin[d] = normal(0, 1)
+    recurrence h[d] = begin:
+        h[t] = sigmoid(x) * h[t-1] + x
+    output y[d] = h[t]
+layer Twice(d):
+    input x[d]
+    both = Scan(d)
+    output y[d] = both(x) + both(2 * x)
+""",
+}
+
+
+@pytest.mark.parametrize("given", BEGUN)
+def test_states_that_begin_as_what_is_given(given: str) -> None:
+    """A state whose first value is made of an input is that of the input in a first call, and goes
+    on without it; packed sequences begin each as its own."""
+    module = archc.parse(BEGUN[given]).module(d=3, backend="eager", dtype=torch.float64)
+    x, e = torch.randn(2, 7, 3, dtype=torch.float64), torch.randn(2, 5, 3, dtype=torch.float64)
+    others = (e,) if given == "another sequence" else ()
+
+    def looped(x: Tensor, h: Tensor) -> Tensor:
+        made = [h := torch.sigmoid(x[:, t]) * h + x[:, t] for t in range(x.shape[1])]
+        return torch.stack(made, 1)
+
+    if others:
+        wanted = looped(x, e.sum(1))
+    else:
+        (begin,) = module.parameters()
+        wanted = looped(x, begin) + looped(2 * x, begin)
+    first, state = module(x[:, :3], *others, return_state=True)
+    rest = module(x[:, 3:], state=state)
+    begun = module(x, *others, state=module.initial_state(2))
+    for made in (module(x, *others), torch.cat([first, rest], 1), begun):
+        torch.testing.assert_close(made, wanted, rtol=1e-12, atol=1e-12)
+    packed = module(x.view(1, 14, 3), *others, cu_seqlens=torch.tensor([0, 7, 14]))
+    torch.testing.assert_close(packed.view(2, 7, 3), wanted, rtol=1e-12, atol=1e-12)
+    assert (reason := alone(module)) and ("enters" if others else "`h` begins as") in reason
