@@ -339,7 +339,7 @@ def gram(scope: Scope, node: Node) -> Value:
     outer = [n for n in scope.node_layout(node) if n not in (op.row, op.col.name)]
     rows = Rows(scope, outer, op.row, op.over, node.operands)
     a, b = (rows.of(operand) for operand in node.operands[:2])
-    factors = decays(rows, node.operands[2], op.exclusive)
+    factors = decays(rows, node.operands[2], op)
     text = applied("decayed_gram", a, b, factors, strictness(op))
     return scope.settled(node, text, [*outer, op.row, op.col.name])
 
@@ -352,7 +352,7 @@ def mix(scope: Scope, node: Node) -> Value:
     inner = [name for name in rest if name not in weights.layout]
     outer = [name for name in rest if name in weights.layout]
     rows = Rows(scope, outer, op.row, inner, node.operands)
-    factors = decays(rows, node.operands[2], op.exclusive)
+    factors = decays(rows, node.operands[2], op)
     matrix = aligned(weights.text, weights.layout, [*outer, op.row, op.col])
     more = [strictness(op), *flags(op, "transpose")]
     text = applied("decayed_mix", matrix, rows.of(node.operands[1]), factors, *more)

@@ -11,6 +11,7 @@ from archc.backends.eager.value import KIND_OF, NUMBER, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import aligned
 
+from archc.diagnostics import InternalError
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
@@ -81,12 +82,14 @@ class Rows:
                 self.sizes.setdefault(axis.name, self.scope.length(axis).text)
 
 
-def decays(rows: Rows, gate: int, exclusive: bool) -> Text:
+def decays(rows: Rows, gate: int, op: ck.Gram | ck.Mix | ck.GateGradient) -> Text:
     """The name of the factors for a gate: a line of its own, which all that decays alike reads."""
+    if op.anchor == ck.SUMS:
+        raise InternalError(f"pairs of rows `{op.row}` decay by sums of gates: for kernels alone")
     scope, text = rows.scope, rows.of(gate)
-    key = (text.text, exclusive)
+    key = (text.text, op.exclusive)
     if key not in scope.decays:
-        made = applied("decays_between", text, "exclusive=True" if exclusive else "")
+        made = applied("decays_between", text, "exclusive=True" if op.exclusive else "")
         scope.decays[key] = scope.names.fresh("decays")
         scope.writer.line(f"{scope.decays[key]} = {made}")
     return Text(scope.decays[key])
@@ -114,7 +117,7 @@ def _decay(scope: Scope, node: Node, gram: Node, reverse: bool) -> Value:
     """`decays[-1][1]`."""
     op, (outer, inner) = gram.op, _gram_axes(scope.graph, gram)
     rows = Rows(scope, outer, op.row, inner, gram.operands)
-    factors = decays(rows, sums_of(scope.graph, node), op.exclusive)
+    factors = decays(rows, sums_of(scope.graph, node), op)
     text = Text(f"{factors}[-1][{0 if reverse else 1}]")
     return scope.settled(node, text, [*outer, op.row, *inner])
 
@@ -182,7 +185,7 @@ def gradients(scope: Scope, node: Node, owner: int, place: int) -> Value:
     if owner not in scope.joint:
         d = aligned(weights.text, weights.layout, [*outer, op.row, op.col])
         a, b = (rows.of(operand) for operand in gate.operands[1:3])
-        factors = decays(rows, gate.operands[3], op.exclusive)
+        factors = decays(rows, gate.operands[3], op)
         switches = [f"{n}=True" for n in ("strict", "exclusive") if getattr(op, n)]
         if op.exclusive and not op.strict:
             switches = ["strict=True", *switches]
