@@ -14,6 +14,7 @@ import sympy
 
 from archc.algebra.softmaxes import masked_value
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite_graph
 
@@ -51,11 +52,11 @@ def _product(body: Graph, node: Node, read: str) -> int | None:
 def _weighs(weights: Node, vectors: Node, read: str) -> bool:
     """Whether each pair of tokens has a weight, and each token read numbers of which all have the
     same weight."""
-    own = {*weights.type.names}
+    own, dims = {*weights.type.names}, {a.name for a in vectors.type.axes if a.kind == "dim"}
     kinds = [axis.kind for axis in weights.type.axes]
     real = weights.type.dtype == vectors.type.dtype == "real"
     of_pairs = kinds.count("stream") == 2 and read in own
-    return real and of_pairs and read in vectors.type.names and not {*vectors.type.names} <= own
+    return real and of_pairs and read in vectors.type.names and not dims <= own
 
 
 def _covers(weights: Node, mask: Node) -> bool:
@@ -67,5 +68,5 @@ def _seen(body: Graph, weights: Node, mask: int) -> int:
     """Weights that are 0 where the mask is not."""
     if isinstance(weights.op, ir.Softmax) and weights.operands[1] == mask:
         return weights.id
-    zero = body.add(ir.Constant(sympy.S.Zero))
-    return body.add(ir.Elementwise("where"), mask, weights.id, zero)
+    make = Builder(body)
+    return make.fn("where", mask, weights.id, make.number(0))

@@ -274,7 +274,7 @@ def _added_up(node: Node, flow: _Flow, back: Graph, names: Collection[str]) -> d
         assert added is not None, "it was left to be added up"
         state = found[name] = ir.State(carried(name), back[added].type.axes)
         so_far = back.add(ir.Input(state.before, back[added].type))
-        back.outputs[state.name] = back.add(ir.Elementwise("add"), so_far, added)
+        back.outputs[state.name] = builder.Builder(back).fn("add", so_far, added)
         del back.outputs[cotangent(name)]
     back.prune()
     return found

@@ -122,9 +122,7 @@ def _line(graph: Graph, id: int, name: str, known: Mapping[int, str]) -> str:
     return f"{name} = {formula(graph, id, others)}  [{' '.join(graph[id].type.names)}]"
 
 
-def _steps(
-    graph: Graph, id: int, known: Mapping[int, str], reads: Mapping[int, int]
-) -> list[int]:
+def _steps(graph: Graph, id: int, known: Mapping[int, str], reads: Mapping[int, int]) -> list[int]:
     """The values that a long formula is said by, operands first."""
     needed, texts, found = _operands_first(graph, id, known), dict(known), list[int]()
     for node in needed:

@@ -72,9 +72,7 @@ class _Singly(Gradient, OneReader):
             value = self._entry(name, p, found, readers)
             self.k.store(buffer, *index, value=value, where=[*there, *inside])
 
-    def _entry(
-        self, name: str, p: Tile, found: dict[str, Tile], readers: dict[str, Tile]
-    ) -> Tile:
+    def _entry(self, name: str, p: Tile, found: dict[str, Tile], readers: dict[str, Tile]) -> Tile:
         """What the rows add to the gradient of one value of each token of a block."""
         total, rows = None, self.rows.name
         if self.values is not None and name == self.values.name:

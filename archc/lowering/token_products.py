@@ -38,9 +38,7 @@ def index_by_index(v: TokenProgram, node: Node, place: Place) -> Made | None:
     return _in_turn(v, node, found, label, axis)
 
 
-def _chosen(
-    v: TokenProgram, node: Node, found: Summed, few: set[str]
-) -> tuple[str, Axis] | None:
+def _chosen(v: TokenProgram, node: Node, found: Summed, few: set[str]) -> tuple[str, Axis] | None:
     """The dim to go along, with its axis: one that is summed, or else that of one operand, which
     no tile has all of then: the one that least else reads."""
     first, second = node.op.ins

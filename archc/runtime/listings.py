@@ -177,9 +177,7 @@ def readers_of(listed: Tensor, count: Tensor, blocks: int) -> tuple[Tensor, Tens
     return (order // listed.shape[-1]).to(torch.int32), begins
 
 
-def entries_of(
-    listed: Tensor, count: Tensor, tokens: int, heads: int
-) -> tuple[Tensor, Tensor]:
+def entries_of(listed: Tensor, count: Tensor, tokens: int, heads: int) -> tuple[Tensor, Tensor]:
     """For each token its entries in lists, in order, and where these begin and end, of so many
     heads, which may share lists: [B, T, ..., most] and [B, T, ...] -> [B, heads, T most] and
     [B, heads, tokens + 1]. An entry is reader * most + place."""

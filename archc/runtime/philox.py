@@ -45,9 +45,7 @@ def words_of_product(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
     return (low >> 32) + (high >> 16) + (whole_low >> 32), whole_low & WORD
 
 
-def factor_of_seed(
-    seed: Tensor | None, shape: Sequence[int], p: float, like: Tensor
-) -> Tensor:
+def factor_of_seed(seed: Tensor | None, shape: Sequence[int], p: float, like: Tensor) -> Tensor:
     """The factor of dropout that kernels make of a seed: of each row of the last dim the numbers of
     as many counters as it has eights; ones without a seed."""
     if seed is None:

@@ -24,9 +24,7 @@ from archc.schedule.quotients import exact_products
 from archc.schedule.row_scales import MUL, can_scale, enters, factors, moved, scaled
 
 
-def with_plain_factors(
-    graph: Graph, heads: Collection[str], also: Collection[int] = ()
-) -> Graph:
+def with_plain_factors(graph: Graph, heads: Collection[str], also: Collection[int] = ()) -> Graph:
     """The graph with such products, and those of `also` so; itself if there are none."""
     plain = _Plain(graph.copy(), heads)
     wanted = exact_products(graph) | _with_states(graph)

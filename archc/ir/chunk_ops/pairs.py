@@ -232,9 +232,7 @@ class GateGradient(MadeByGradients):
     def reduction_dims(self) -> tuple[str, ...]:
         return (self.row, self.col)
 
-    def meaning(
-        self, node: Node, scope: Scope, d: Named, a: Named, b: Named, g: Named
-    ) -> Named:
+    def meaning(self, node: Node, scope: Scope, d: Named, a: Named, b: Named, g: Named) -> Named:
         from archc.ir.row_pairs import between
 
         rest = list(dict.fromkeys((*g.names, *a.names, *b.names, *d.names)))

@@ -51,10 +51,16 @@ def running_min(
     frame: Frame, state: ir.State, shift: int | None, value: int, initial: int
 ) -> Carried:
     """m[t] = min(shift + m[t-1], value): what is largest with the other sign."""
-    moved = None if shift is None else frame.fn("neg", shift)
-    made = running_max(frame, state, moved, frame.fn("neg", value), frame.fn("neg", initial))
+    moved = None if shift is None else _negative(frame, shift)
+    made = running_max(frame, state, moved, _negative(frame, value), _negative(frame, initial))
     before, after, final = (frame.fn("neg", id) for id in (made.before, made.after, made.final))
     return Carried(before, after, final)
+
+
+def _negative(frame: Frame, id: int) -> int:
+    """A value with the other sign; a number stays one, as numbers have no gradient."""
+    op = frame.graph[id].op
+    return frame.number(-op.value) if isinstance(op, ir.Constant) else frame.fn("neg", id)
 
 
 def running_log(
