@@ -296,19 +296,3 @@ def test_what_is_refused_is_refused_after_a_call_like_it(
         with pytest.raises(TypeError, match=f"`{name}` must be a tensor, got NoneType"):
             module.gla_memory_decode(*others)
     assert len(launched) == 1
-
-
-def test_an_entry_of_a_state_is_no_state() -> None:
-    """A cell that looks one up stays in PyTorch: its kernel had all entries in the place of one,
-    and did not compile."""
-    text = """layer Row(d, K, w = 4):
-    input x[d]
-    param W[d, K]; U[K, K']; E[w, K]
-    p = x @ W
-    recurrence h[K], kept[w, K]:
-        u    = take[w](kept[t-1], w - 1)
-        h[t] = tanh(p + U @ u)
-        kept[t] = E * kept[t-1] + where(index[w] == 0, 1, 0) @ h[t].T
-    output y = h
-"""
-    assert "_step(" not in archc.parse(text).source("triton")
