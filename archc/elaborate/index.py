@@ -19,6 +19,9 @@ from archc.syntax import tree
 MAX_SHIFT = 64
 """Earliest token that `x[t - n]` may name; further back is a short convolution or a state."""
 
+FIRST = "`sum[W](where(index[W] == 0, window[W](x), 0))`"
+"""The first of the latest W tokens."""
+
 
 def index(scope: Scope, node: tree.Index) -> Value:
     """`base[items]`."""
@@ -106,11 +109,14 @@ def _steps(scope: Scope, item: tree.Binary, steps: sympy.Expr) -> int:
         )
     known = scope.number(steps)
     if known is None or not known.is_Integer or not 0 <= known <= MAX_SHIFT:
+        helps = ["further back: a state, or a `shortconv`"]
+        if known is None:
+            helps = ["by a size: the first of W = n + 1 tokens, " + FIRST]
         raise scope.error(
             "E0308",
             f"an earlier token is `t - n` with a whole number n up to {MAX_SHIFT}",
             item.span,
-            helps=["further back: a state, or a `shortconv`"],
+            helps=helps,
         )
     if not steps.is_number:
         text = f"{item.right.span.text} == {known}"

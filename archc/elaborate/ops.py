@@ -18,6 +18,7 @@ from archc.ir.graph import Type
 from archc.source import Span
 
 OUTER = "an outer product is written `a @ b.T`"
+EVERY = "the same for each `{0}`: `a @ one.T`, or `one @ a.T`, where `one = 0 * index[{0}] + 1`"
 UPRIGHT = "`W.T @ x` is the column that `x.T @ W` is a row of; or turn the row: `(x.T @ W).T`"
 THREE = "one of three dims is named in front of the block, `w = a * b * c`: `*` goes by names there"
 
@@ -349,7 +350,12 @@ def _share_a_dim(scope: Scope, fn: str, one: Tensor, other: Tensor, span: Span) 
 def _mixed_ranks(scope: Scope, fn: str, matrix: Tensor, vector: Tensor, span: Span) -> Exception:
     """`S + k`: a paper that adds a vector to a matrix means an outer product."""
     kinds = f"a matrix {shape(scope, matrix)} and a vector {shape(scope, vector)}"
-    return _apart(scope, fn, kinds, (matrix, vector), span, [OUTER])
+    (own,) = scope.visible(vector)
+    rest = [axis.name for axis in scope.visible(matrix) if axis.name != own.name]
+    helps = [OUTER]
+    if fn in ("add", "sub") and len(rest) == 1:
+        helps.append(EVERY.format(*rest))
+    return _apart(scope, fn, kinds, (matrix, vector), span, helps)
 
 
 def _apart(

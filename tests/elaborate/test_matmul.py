@@ -111,6 +111,7 @@ IN_MEMORY = [
     ("k[H, K], v[H, K]", "k @ v", "an inner product is `k.T @ v`, an outer product `k @ v.T`"),
     ("S[H, K, V], q[H, K]", "S @ q", "transpose the matrix: `S.T @ q`"),
     ("b[H], q[H, K]", "b @ q", "scale with `*`"),
+    ("S[H, K, V], q[H, K]", "S + q", "`a @ one.T`, or `one @ a.T`, where `one = 0 * index[V] + 1`"),
     ("k[H, K], v[H, V]", "k + v", "an outer product is written `a @ b.T`"),
     ("k[H, K], v[H, V]", "k * v", "is named in front of the block"),
     ("k[H, K]", "k @ (k + k.T)", "`+` of a column and a row"),
