@@ -47,8 +47,14 @@ def with_sums(graph: Graph, heads: Collection[str]) -> Graph:
 
 
 def _along_one_dim(graph: Graph, node: Node, heads: Collection[str]) -> bool:
-    """Whether rows and gates have one and the same dim, beside the rows and the heads."""
+    """Whether rows and gates have one and the same dim, beside the rows and the heads, and a matrix
+    of weights has none."""
     matrix = not isinstance(node.op, ck.Gram)
+    if matrix and any(
+        axis.kind == "dim" and axis.name not in (*heads, node.op.row, node.op.col)
+        for axis in graph[node.operands[0]].type.axes
+    ):
+        return False
     found = []
     for operand in node.operands[1 if matrix else 0 :]:
         axes = graph[operand].type.axes
