@@ -10,8 +10,6 @@ makes a new weight in every call; such a choice is stated here and not made.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import sympy
@@ -22,7 +20,7 @@ from archc.algebra.decision import VALUE_BYTES, Decision, Option, size
 from archc.algebra.product import is_alone, is_sum
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.ir.rewrite import rewrite, rewrite_graph
+from archc.ir.rewrite import rewrite, rewrite_attend
 
 SCALES = (ir.Elementwise("mul"), ir.Elementwise("div"))
 
@@ -34,12 +32,7 @@ def scaled_queries(layer: ir.Layer) -> ir.Layer:
 
 def scale_queries(graph: Graph, node: Node) -> int | None:
     """An attention that scales its scores -> one that scales its queries, if that takes less."""
-    if not isinstance(node.op, ir.Attend):
-        return None
-    body = rewrite_graph(node.op.body, [partial(scale_reader, op=node.op)])
-    if body is node.op.body:
-        return None
-    return graph.add(replace(node.op, body=body), *node.operands)
+    return rewrite_attend(graph, node, scale_reader)
 
 
 def scale_reader(graph: Graph, node: Node, op: ir.Attend) -> int | None:

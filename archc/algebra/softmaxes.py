@@ -8,28 +8,21 @@ A softmax takes the largest score off by itself, and is what attentions are know
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-
 import sympy
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.ir.rewrite import rewrite_graph
+from archc.ir.rewrite import rewrite_attend
 
 
 def softmaxes(graph: Graph, node: Node) -> int | None:
     """An attend whose weights are divided by their sum -> one with softmaxes."""
-    if not isinstance(node.op, ir.Attend):
-        return None
-    body = rewrite_graph(node.op.body, [partial(_softmax, read=node.op.read.name)])
-    if body is node.op.body:
-        return None
-    return graph.add(replace(node.op, body=body), *node.operands)
+    return rewrite_attend(graph, node, _softmax)
 
 
-def _softmax(body: Graph, node: Node, read: str) -> int | None:
+def _softmax(body: Graph, node: Node, attend: ir.Attend) -> int | None:
     """`where(mask, p / sum(where(mask, p, 0)), 0)` -> the softmax of log p."""
+    read = attend.read.name
     mask, share = masked_value(body, node, sympy.S.Zero)
     if share is None or share.op != ir.Elementwise("div"):
         return None

@@ -7,30 +7,23 @@ No pair of tokens has a vector then, and attentions are known by such products.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-
 import sympy
 
 from archc.algebra.softmaxes import masked_value
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
-from archc.ir.rewrite import rewrite_graph
+from archc.ir.rewrite import rewrite_attend
 
 
 def sums_of_products(graph: Graph, node: Node) -> int | None:
     """An attend that sums weights times vectors -> one that multiplies them."""
-    if not isinstance(node.op, ir.Attend):
-        return None
-    body = rewrite_graph(node.op.body, [partial(_product, read=node.op.read.name)])
-    if body is node.op.body:
-        return None
-    return graph.add(replace(node.op, body=body), *node.operands)
+    return rewrite_attend(graph, node, _product)
 
 
-def _product(body: Graph, node: Node, read: str) -> int | None:
+def _product(body: Graph, node: Node, attend: ir.Attend) -> int | None:
     """`sum(where(mask, p * v, 0))` -> the product of `where(mask, p, 0)` and v."""
+    read = attend.read.name
     if node.op != ir.Reduce("sum", (read,)):
         return None
     summed = body[node.operands[0]]

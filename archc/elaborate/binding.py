@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from archc.diagnostics import Refused
+from archc.elaborate.clashes import declared_twice
 from archc.elaborate.mentions import names_defined
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import Lazy, Value
@@ -18,14 +19,7 @@ def declare(scope: Scope, name: str, span: Span, value: Lazy | Value) -> None:
     if key in scope.names:
         earlier = scope.names[key]
         at = earlier.span if isinstance(earlier, Lazy) else getattr(earlier, "origin", None)
-        raise scope.error(
-            "E0210",
-            f"`{name}` is declared twice",
-            span,
-            "again here",
-            others=[(at, "first here")],
-            helps=["each name has one meaning; give this one another name"],
-        )
+        raise declared_twice(scope, name, span, at)
     scope.names[key] = value
 
 

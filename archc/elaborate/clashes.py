@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from archc.diagnostics import Refused
 from archc.elaborate.mentions import names_defined, walk
 from archc.elaborate.scope import Scope
 from archc.source import Span
@@ -42,14 +43,19 @@ def check_names(scope: Scope, decl: tree.Decl) -> None:
     sizes = {parameter.name: parameter.span for parameter in decl.params}
     for part in walk(decl.body):
         if isinstance(part, tree.Declared) and part.name in sizes:
-            raise scope.error(
-                "E0210",
-                f"`{part.name}` is declared twice",
-                part.span,
-                "again here",
-                others=[(sizes[part.name], "first here")],
-                helps=["each name has one meaning; give this one another name"],
-            )
+            raise declared_twice(scope, part.name, part.span, sizes[part.name])
+
+
+def declared_twice(scope: Scope, name: str, span: Span, first: Span | None) -> Refused:
+    """The refusal of a name that is declared again."""
+    return scope.error(
+        "E0210",
+        f"`{name}` is declared twice",
+        span,
+        "again here",
+        others=[(first, "first here")],
+        helps=["each name has one meaning; give this one another name"],
+    )
 
 
 def index_of(scope: Scope, node: tree.Attend, names: list[str]) -> None:

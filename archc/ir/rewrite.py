@@ -41,6 +41,18 @@ def rewrite_graph(graph: Graph, rules: Sequence[Rule]) -> Graph:
     return _Rewriter(rules).graph(graph)
 
 
+def rewrite_attend(
+    graph: Graph, node: Node, rule: Callable[[Graph, Node, ir.Attend], int | None]
+) -> int | None:
+    """An attend -> one with a rule of its body applied until it does not fire; None for any other
+    node, and where it never does."""
+    op = node.op
+    if not isinstance(op, ir.Attend):
+        return None
+    body = rewrite_graph(op.body, [lambda body, inner: rule(body, inner, op)])
+    return None if body is op.body else graph.add(replace(op, body=body), *node.operands)
+
+
 class _Rewriter:
     """The rules, and the graphs and layers that are already done."""
 

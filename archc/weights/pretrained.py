@@ -305,7 +305,7 @@ def _nested(flat: Mapping[str, Any]) -> Any:
     for key in dict.fromkeys(path.partition(".")[0] for path in flat if "." in path):
         inside = {p.partition(".")[2]: x for p, x in flat.items() if p.startswith(f"{key}.")}
         nested[key] = _nested(inside)
-    if all(map(str.isdigit, nested)):
+    if nested and all(map(str.isdigit, nested)):
         return [nested[key] for key in sorted(nested, key=int)]
     return nested
 
