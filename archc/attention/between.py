@@ -184,7 +184,7 @@ def outers(body: Graph, node: Node, row: str, col: str) -> tuple[Outer, ...] | s
 
 def _outer(body: Graph, node: Node, row: str, col: str, sign: int) -> Outer | None:
     """A matrix u w' of two vectors of the token."""
-    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+    if not ir.is_product(node.op):
         return None
     out, found = dict(node.op.out), {}
     for operand, labels in zip(node.operands, node.op.ins, strict=True):

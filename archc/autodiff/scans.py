@@ -49,7 +49,7 @@ def joined(graph: Graph, node: Node) -> Joined | None:
     recurrence = graph[start.operands[0]]
     if not isinstance(recurrence.op, ir.Recurrence) or not is_joining(recurrence.op):
         return None
-    captured = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
+    captured = ir.captured(recurrence)
     kept, local = (_scanned(graph, captured[name], recurrence.id) for name in (KEPT, LOCAL))
     if kept is None or local is None or {graph[kept].op, graph[local].op} != {op}:
         return None

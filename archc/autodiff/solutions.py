@@ -46,7 +46,7 @@ def _of_product(b: Builder, node: Node, term: int) -> int | None:
 def _is_product(node: Node, product: Node) -> bool:
     """Whether a node is T R for a matrix T of rows and columns, summed over the columns, which R
     has, as all of T's other axes but the rows."""
-    if not isinstance(product.op, ir.Contract) or len(product.operands) != 2:
+    if not ir.is_product(product.op):
         return False
     if product.operands.count(node.id) != 1:
         return False
@@ -93,7 +93,7 @@ def _applied(graph: Graph, node: Node, id: int, over: str) -> tuple[ir.Result, i
         return None
     recurrence = graph[result.operands[0]]
     body = recurrence.op.body
-    captured = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
+    captured = ir.captured(recurrence)
     matrices = {
         n.id for n in body
         if isinstance(n.op, ir.Input) and captured.get(n.op.name) == node.id

@@ -108,7 +108,7 @@ def _take_out(graph: Graph, node: Node) -> None:
 
 def _is_costly(node: Node) -> bool:
     """Whether a node is a product that is summed."""
-    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+    if not ir.is_product(node.op):
         return False
     return bool({label for labels in node.op.ins for label in labels} - {*dict(node.op.out)})
 

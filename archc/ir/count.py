@@ -68,7 +68,7 @@ def weight_products(layer: ir.Layer) -> sympy.Expr:
 def _multiplies_by_weights(graph: Graph, node: Node) -> bool:
     """Whether a node is a product, with a sum, of what depends on an input and what does not; a
     convolution is none."""
-    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+    if not ir.is_product(node.op):
         return False
     shared = set(node.op.ins[0]) & set(node.op.ins[1])
     dependent = [

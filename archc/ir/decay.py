@@ -47,7 +47,7 @@ def _maps(graph: Graph, node: Node, place: int) -> bool:
     op = node.op
     if isinstance(op, ir.Gather):
         return place == 0
-    if not isinstance(op, ir.Contract) or len(op.ins) != 2:
+    if not ir.is_product(op):
         return False
     kept = {label for label, _ in op.out}
     return any(label not in kept for label in op.ins[place])

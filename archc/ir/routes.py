@@ -174,7 +174,7 @@ def _within_place(body: Graph, node: Node, axis: str) -> bool:
 def weight_of(graph: Graph, node: Node, axis: str, rows: Collection[str]) -> int | None:
     """The operand of a product that is a matrix for each place of the axis, the other being a value
     for each row; None for anything else."""
-    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+    if not ir.is_product(node.op):
         return None
     kept = {label for label, _ in node.op.out}
     for place in (0, 1):

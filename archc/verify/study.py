@@ -43,7 +43,7 @@ class Study:
     @property
     def captured(self) -> dict[str, int]:
         """The node outside for each value that the recurrence captures."""
-        return dict(zip(self.recurrence.captures, self.node.operands, strict=False))
+        return ir.captured(self.node)
 
     @cached_property
     def gradient(self) -> Gradient | None:

@@ -65,7 +65,7 @@ def _counts_or_draws(op: object) -> bool:
 def _given(graph: Graph, linear: Iterable[Node], column: str) -> bool:
     """Whether what enters along the column is given to the layer, so that 0 can be given."""
     (recurrence,) = (node for node in graph if isinstance(node.op, ir.Recurrence))
-    operands = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
+    operands = ir.captured(recurrence)
     names = (node.op.name for node in linear if isinstance(node.op, ir.Input))
     given = [graph[operands[name]] for name in names if name in operands]
     return all(isinstance(n.op, ir.Input) and column in n.type.names for n in given)

@@ -22,7 +22,7 @@ def reads_apart(recurrence: ir.Recurrence) -> ir.Recurrence:
 
     def of_terms(body: Graph, read: Node) -> int | None:
         """`(A + C) @ q` -> `A @ q + C @ q`"""
-        if not isinstance(read.op, ir.Contract) or len(read.operands) != 2:
+        if not ir.is_product(read.op):
             return None
         for side, operand in enumerate(read.operands):
             total = body[operand]

@@ -88,7 +88,7 @@ def _derived(
     graph: Graph, node: Node, known: Mapping[str, Interval], usual: Mapping[str, Number]
 ) -> Derived:
     """The same, with intervals of the captures, and of sizes and options."""
-    operands = dict(zip(node.op.captures, node.operands, strict=False))
+    operands = ir.captured(node)
     read = {graph[user].op.name for user in graph.users(node.id)}
     wanted = [name for name in node.op.body.outputs if name in read]
     types = {name: graph[id].type for name, id in operands.items()}

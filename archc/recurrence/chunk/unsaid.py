@@ -60,7 +60,7 @@ def unsaid(layer: ir.Layer, recurrence: Node, kept: Kept) -> Iterator[Unsaid]:
 
 def gates_of(graph: Graph, recurrence: Node, kept: Kept) -> dict[str, Node]:
     """The values of a layer that the decay in question is made of, by the names of captures."""
-    outside = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
+    outside = ir.captured(recurrence)
     body, around = recurrence.op.body, set[int]()
     if kept.node is not None:
         around = {kept.node, *body.ancestors(kept.node)}

@@ -141,7 +141,7 @@ def law_of_layer(layer: ir.Layer) -> Law | Refusal:
     if recurrence.op.reverse:
         return Refusal(names, "the recurrence runs from the last token to the first")
     known = stated(layer)
-    operands = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
+    operands = ir.captured(recurrence)
     types = {name: layer.graph[id].type for name, id in operands.items()}
     law = law_of(recurrence.op, types, {name: known[id] for name, id in operands.items()})
     if isinstance(law, Refusal):
