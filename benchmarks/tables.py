@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from archc.bench.job import BACKWARD, FORWARD, OURS
-from archc.bench.markdown import markdown, row
+from archc.bench.markdown import entries_of, markdown, row, shown_time
 from archc.bench.report import WORDS, Case, Report, recorded, short
 
 HERE = Path(__file__).resolve().parent
@@ -76,12 +76,13 @@ def usual(data: Data) -> Lines:
     yield row(("memory", "peer", "forward, ms: ours", "peer", "+ backward: ours", "peer"))
     yield row(("---", "---", *("---:",) * 4))
     for spec, kinds in cases.items():
-        times = [_times(kinds.get(WORDS[what])) for what in (FORWARD, BACKWARD)]
+        both = [kinds.get(WORDS[what]) for what in (FORWARD, BACKWARD)]
+        times, entries = [_times(case) for case in both], [entries_of(case) for case in both]
         peers = {who for each in times for who in each if who != OURS}
         if not peers:
             continue
         best = min(peers, key=lambda who: [each.get(who, inf) for each in times[::-1]])
-        cells = [short(each[who]) if who in each else "" for each in times for who in (OURS, best)]
+        cells = [shown_time(each.get(who)) for each in entries for who in (OURS, best)]
         yield row((spec, best, *cells))
 
 

@@ -29,6 +29,9 @@ def test_a_row_a_memory_beside_its_fastest_peer(tmp_path: Path) -> None:
         Outcome(other, {}, [{"what": FORWARD, "seconds": {"ours": [1, 1]}}]),
     ])  # fmt: skip
     assert [*usual(made.data())][2:] == ["| some | left | 2 | 4 | 5 | 6 |"]
+    wrong = {"what": FORWARD, "contender": "left", "errors": {"o": 0.5}, "limits": {"o": 1e-4}}
+    made = report([Outcome(job, {}, [wrong, *found])])
+    assert [*usual(made.data())][2:] == ["| some | left | 2 | 4 (wrong) | 5 | 6 |"]
 
 
 def test_a_box_is_written_anew(tmp_path: Path) -> None:

@@ -30,8 +30,9 @@ def picture(found: Report) -> Figure:
     figure = Figure(figsize=(8.5, 1.3 + 0.27 * sum(rows) + 0.6 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(len(rows), 1, squeeze=False, height_ratios=rows)
+    wide = any(_wide(cases) for cases in panels.values())
     for axes, (what, cases) in zip(grid.flat, panels.items(), strict=False):
-        _panel(axes, what, cases, colours)
+        _panel(axes, what, cases, colours, wide)
     handles = {name: grid.flat[0].barh([0], [0], color=colours[name]) for name in names}
     handles["least work"] = grid.flat[0].plot([], [], color="black", lw=2)[0]
     figure.legend(
@@ -43,10 +44,17 @@ def picture(found: Report) -> Figure:
 
 
 WIDE = 20.0
-"""Times further apart than so many times are drawn on a logarithmic axis."""
+"""Times of a panel further apart than so many times are drawn on a logarithmic axis, and those of
+all other panels beside it, so that all are read alike."""
 
 
-def _panel(axes: Axes, what: str, cases: list[Case], colours: dict[str, str]) -> None:
+def _wide(cases: list[Case]) -> bool:
+    """Whether times of a panel are that far apart."""
+    times = [time for case in cases for e in case.entries if (time := e.milliseconds) is not None]
+    return max(times) > WIDE * min(times)
+
+
+def _panel(axes: Axes, what: str, cases: list[Case], colours: dict[str, str], wide: bool) -> None:
     """Bars from the top down, each with its time written at its end."""
     place, ticks, labels = 0.0, [], []
     for case in cases:
@@ -61,7 +69,7 @@ def _panel(axes: Axes, what: str, cases: list[Case], colours: dict[str, str]) ->
         place += 1
     axes.set_yticks(ticks, labels, fontsize=8)
     axes.set_ylim(place - 1.2, -0.8)
-    _scale(axes, cases)
+    _scale(axes, cases, wide)
     axes.tick_params(axis="x", labelsize=8)
     axes.set_title(what, fontsize=10, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
@@ -85,11 +93,11 @@ def _bar(axes: Axes, place: float, case: Case, entry: Entry, colour: str) -> Non
     )  # fmt: skip
 
 
-def _scale(axes: Axes, cases: list[Case]) -> None:
-    """The axis of times, with room for the numbers at the ends of bars."""
+def _scale(axes: Axes, cases: list[Case], wide: bool) -> None:
+    """The axis of times, logarithmic if `wide`, with room for the numbers at the ends of bars."""
     times = [time for case in cases for e in case.entries if (time := e.milliseconds) is not None]
     ends = [e.high or 0.0 for case in cases for e in case.entries if e.milliseconds is not None]
-    if max(times) <= WIDE * min(times):
+    if not wide:
         axes.set_xlim(0, 1.15 * max(ends))
         return
     least = min([*times, *(case.floor_ms for case in cases if case.floor_ms)])

@@ -39,13 +39,13 @@ def _sequences(what: str, found: Report, forward: str, backward: str) -> Iterato
         yield row((what, "B, T, H, D", *HEAD))
         yield row(("---",) * 3 + ("---:",) * (len(HEAD) - 1))
     for (spec, shape), cases in jobs.items():
-        one, both = (_entries(cases.get(WORDS[each])) for each in (forward, backward))
+        one, both = (entries_of(cases.get(WORDS[each])) for each in (forward, backward))
         peers = list(dict.fromkeys(name for each in (one, both) for name in each if name != OURS))
         for peer in peers or [""]:
             yield row((
                 spec, ", ".join(map(str, shape)), peer,
-                _time(one.get(OURS)), _time(one.get(peer)), _faster(one.get(peer)),
-                _time(both.get(OURS)), _time(both.get(peer)), _faster(both.get(peer)),
+                shown_time(one.get(OURS)), shown_time(one.get(peer)), _faster(one.get(peer)),
+                shown_time(both.get(OURS)), shown_time(both.get(peer)), _faster(both.get(peer)),
                 _peak(both.get(OURS)), _peak(both.get(peer)),
             ))  # fmt: skip
 
@@ -63,13 +63,13 @@ def _tokens(title: str, found: Report, what: str) -> Iterator[str]:
         ))  # fmt: skip
         yield row(("---",) * 3 + ("---:",) * 6)
     for (spec, shape), cases in jobs.items():
-        plain, graph = (_entries(cases.get(each)) for each in (False, True))
+        plain, graph = (entries_of(cases.get(each)) for each in (False, True))
         peers = list(dict.fromkeys(name for x in (plain, graph) for name in x if name != OURS))
         for peer in peers or [""]:
             share = graph[OURS].roofline if OURS in graph else None
             yield row((
-                spec, str(shape[0]), peer, _time(plain.get(OURS)), _time(plain.get(peer)),
-                _time(graph.get(OURS)), _time(graph.get(peer)), _faster(graph.get(peer)),
+                spec, str(shape[0]), peer, shown_time(plain.get(OURS)), shown_time(plain.get(peer)),
+                shown_time(graph.get(OURS)), shown_time(graph.get(peer)), _faster(graph.get(peer)),
                 "" if share is None else f"{share:.0%}",
             ))  # fmt: skip
 
@@ -98,7 +98,8 @@ def _family(spec: str) -> str:
     return re.sub(r" packed \d+| [A-Z]=\d+", "", spec)
 
 
-def _entries(case: Case | None) -> dict[str, Entry]:
+def entries_of(case: Case | None) -> dict[str, Entry]:
+    """What a case has of each contender, by its name."""
     return {} if case is None else {entry.contender: entry for entry in case.entries}
 
 
@@ -107,7 +108,7 @@ def row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _time(entry: Entry | None) -> str:
+def shown_time(entry: Entry | None) -> str:
     """Milliseconds, or why there are none; marked where the numbers are wrong."""
     if entry is None:
         return ""
