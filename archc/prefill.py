@@ -6,7 +6,7 @@ prompts longer than that            side by side, a piece of each at once
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,11 +49,20 @@ class Prefill:
     kind: TextModel
     room: int | None
 
-    def read(self, prompts: Sequence[Tensor], chunk: int | None) -> list[tuple[Any, Tensor]]:
-        """The state after each prompt [T] of a group, and the logits [1, vocab] behind it."""
+    def read(
+        self,
+        prompts: Sequence[Tensor],
+        chunk: int | None,
+        beside: Mapping[str, Tensor] | None = None,
+    ) -> list[tuple[Any, Tensor]]:
+        """The state after each prompt [T] of a group, and the logits [1, vocab] behind it; `beside`
+        has the other sequences of a single one, by name."""
         if len(prompts) == 1:
             first = self._with_room(self._first_state(1))
-            text = to_continue(self.model, prompts[0][None], 0, state=first, chunk=chunk)
+            others = {name: x[None] for name, x in (beside or {}).items()}
+            text = to_continue(
+                self.model, prompts[0][None], 0, state=first, chunk=chunk, beside=others
+            )
             with reading(self.model):
                 logits = text.next_logits()
             return [(text.state, logits)]

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from archc.attention.reach import counted, most_tokens
+from archc.backends.writer import identifier
 from archc.dims import TIME
 from archc.ir import layer as ir
+from archc.ir.graph import Type
 from archc.ir.sizes import Number, callee_sizes, evaluate
-from archc.origin import origin_of
+from archc.origin import Origin, origin_of
 from archc.runtime.kept_states import RaggedState, joined_states
 from archc.side_by_side import SideBySide
 from archc.slots import Slots, alone, taken, tokens_seen
@@ -24,25 +26,48 @@ from archc.slots import Slots, alone, taken, tokens_seen
 @dataclass(frozen=True)
 class TextModel:
     """A model that reads tokens: which of its outputs are the logits, of how many tokens; and how
-    many tokens its shortest table of positions has room for."""
+    many tokens its shortest table of positions has room for. `beside`: the other sequences that it
+    reads, with the number of words that each is of, if it is known; `needed`: those of them that
+    cannot be left out. `tokens` is what a call names the tokens by."""
 
     name: str
+    tokens: str
     place: int
     vocab: int
     limit: int | None
+    beside: Mapping[str, int | None] = field(default_factory=dict)
+    needed: tuple[str, ...] = ()
 
     def logits(self, outputs: Any) -> Tensor:
         """Logits [B, T, vocab] among the outputs of a call."""
         return outputs[self.place] if isinstance(outputs, tuple) else outputs
 
+    def call(
+        self,
+        model: nn.Module,
+        tokens: Tensor,
+        state: Any,
+        beside: Mapping[str, Tensor],
+        **more: Any,
+    ) -> Any:
+        """Outputs of the model and its state after some tokens [B, T]. Other sequences that are not
+        given are those of the state."""
+        if not self.beside:
+            return model(tokens, state=state, return_state=True, **more)
+        given = {self.tokens: tokens, **dict.fromkeys(self.beside), **beside}
+        return model(**given, state=state, return_state=True, **more)
 
-def text_model(module: nn.Module) -> TextModel:
-    """The inputs and outputs of a module; ValueError if it makes no logits from tokens alone."""
+
+def text_model(module: nn.Module, beside: bool = False) -> TextModel:
+    """The inputs and outputs of a module; ValueError if it makes no logits from tokens alone, or
+    from tokens and other sequences where these may stand `beside` them."""
     origin = origin_of(module)
     graph, name = origin.layer.graph, origin.layer.name
+    others = [(id, op) for id, op in origin.layer.inputs if _beside(op.type)]
     needed = [op for _, op in origin.layer.inputs if not op.optional]
-    kinds = [[axis.kind for axis in op.type.axes] for op in needed]
-    if kinds != [["batch", "stream"]] or needed[0].type.dtype != "int":
+    own = [op for op in needed if not (beside and _beside(op.type))]
+    kinds = [[axis.kind for axis in op.type.axes] for op in own]
+    if kinds != [["batch", "stream"]] or _beside(own[0].type) or own[0].type.dtype != "int":
         have = ", ".join(f"`{op.name}`" for op in needed) or "nothing"
         raise ValueError(f"{name} takes {have}: a model of text takes tokens, `input tokens in N`")
     names = list(graph.outputs)
@@ -52,7 +77,25 @@ def text_model(module: nn.Module) -> TextModel:
         raise ValueError(f"{name} gives `{names[place]}`, which are no logits of each token")
     vocab = int(evaluate(made.axes[-1].size, origin.sizes))
     limit = min(positions(origin.layer, origin.sizes), default=None)
-    return TextModel(name, place, vocab, limit)
+    words = {identifier(op.name): _words(origin, node) for node, op in others} if beside else {}
+    given = tuple(identifier(op.name) for _, op in others if beside and not op.optional)
+    return TextModel(name, identifier(own[0].name), place, vocab, limit, words, given)
+
+
+def _beside(given: Type) -> bool:
+    """Whether an input is another sequence than the own tokens."""
+    return any(axis.kind == "stream" and axis != TIME for axis in given.axes)
+
+
+def _words(origin: Origin, id: int) -> int | None:
+    """How many words the tokens of another sequence are of, where a table is read at them."""
+    graph = origin.layer.graph
+    tables = [
+        graph[node.operands[0]].type.axis(node.op.axis)
+        for node in graph
+        if isinstance(node.op, ir.Gather) and node.operands[1:] == (id,)
+    ]
+    return min((int(evaluate(axis.size, origin.sizes)) for axis in tables), default=None)
 
 
 @dataclass(frozen=True)
@@ -128,7 +171,7 @@ MORE_ROOM = 64
 class Text:
     """Sequences as they grow: the tokens so far [B, T] and which of them are no padding, the state
     that the model is in, and what it has not read yet. `rest`: the tokens that a state which was
-    given has read are not known."""
+    given has read are not known; `beside`: other sequences, by name, which are read once."""
 
     model: nn.Module
     kind: TextModel
@@ -137,6 +180,8 @@ class Text:
     state: Any = None
     chunk: int | None = None
     rest: bool = False
+    beside: Mapping[str, Tensor] = field(default_factory=dict)
+    begun: bool = field(init=False, default=False)
     unread: int = field(init=False)
     slots: Slots | None = field(init=False, default=None)
     copies: SideBySide = field(init=False)
@@ -161,12 +206,11 @@ class Text:
         for low in range(start, end, step):
             tokens, kept = self.tokens[:, low : low + step], self.kept[:, low : low + step]
             whole = bool(kept.all())
-            made, self.state = self.model(
-                tokens,
-                state=self.state,
-                return_state=True,
-                attention_mask=None if whole else kept,
-            )
+            others = {} if self.begun else self.beside
+            mask = None if whole else kept
+            given = (self.model, tokens, self.state, others)
+            made, self.state = self.kind.call(*given, attention_mask=mask)
+            self.begun = True
             logits = self.kind.logits(made)
             last = logits[:, -1] if whole else _last(logits, kept)
             seen = kept.any(1, keepdim=True)
@@ -211,7 +255,8 @@ class Text:
                 f"{self.kind.name} has positions for {limit} tokens, which are used up"
             )
         later = self.kept.flip(1).cumsum(1).flip(1)  # from each token to the last
-        self.state, self.slots, self.kept = None, None, self.kept & (later <= limit)
+        self.state, self.slots, self.begun = None, None, False
+        self.kept = self.kept & (later <= limit)
         first = int(self.kept.any(0).int().argmax())
         self.unread = self.tokens.shape[1] - first
 
@@ -227,6 +272,7 @@ def generate(
     tokens: Tensor,
     count: int,
     *,
+    beside: Mapping[str, Tensor] | None = None,
     attention_mask: Tensor | None = None,
     temperature: float = 1.0,
     top: int | None = None,
@@ -247,16 +293,17 @@ def generate(
     alone, behind column T. Behind a token `eos` a sequence has `eos` alone, and generation ends
     with the last sequence.
 
+    `beside` has other sequences that a model reads, by name, [B, M] and so on: an encoder's source.
     The model keeps what it remembers from step to step; `state` is where it goes on from: one of
-    its own, which has read everything before `tokens`. With `return_state` the tokens come with the
-    state after all but the last of them. Prompts are read `chunk` tokens at a time, or at once. A
-    model with a table of positions is given the latest tokens that fit once the table is used up:
-    positions then shift, so all of them are read anew. Dropout is off, and the model's mode is what
-    it was afterwards. Raises ValueError for an empty prompt, one that is longer than such a table,
+    its own, which has read everything before `tokens`, and all `beside` them. With `return_state`
+    the state after all but the last of the tokens comes with them. Prompts are read `chunk` tokens
+    at a time, or at once. A model with a table of positions is given the latest tokens that fit
+    once it is used up: positions then shift, so all of them are read anew. Dropout is off, and the
+    mode is what it was afterwards. Raises ValueError for an empty prompt, one longer than a table,
     another shape, logits that are NaN, and options out of range.
     """
     choice = Choice(temperature, top, top_p, generator, seed)
-    text = to_continue(model, tokens, count, attention_mask, state, chunk, eos)
+    text = to_continue(model, tokens, count, attention_mask, state, chunk, eos, beside or {})
     for _ in _steps(text, count, choice, eos):
         pass
     return (text.tokens, text.last_state()) if return_state else text.tokens
@@ -267,6 +314,7 @@ def stream(
     tokens: Tensor,
     count: int,
     *,
+    beside: Mapping[str, Tensor] | None = None,
     attention_mask: Tensor | None = None,
     temperature: float = 1.0,
     top: int | None = None,
@@ -280,7 +328,7 @@ def stream(
     """The tokens that `generate` would add, as each is drawn: a tensor [B] at a time. What is wrong
     with the arguments is told at once."""
     choice = Choice(temperature, top, top_p, generator, seed)
-    text = to_continue(model, tokens, count, attention_mask, state, chunk, eos)
+    text = to_continue(model, tokens, count, attention_mask, state, chunk, eos, beside or {})
     return _steps(text, count, choice, eos)
 
 
@@ -347,9 +395,11 @@ def to_continue(
     state: Any = None,
     chunk: int | None = None,
     eos: int | None = None,
+    beside: Mapping[str, Tensor] | None = None,
 ) -> Text:
-    """The sequences to continue, and the memory of them; ValueError if arguments are wrong."""
-    kind = text_model(model)
+    """The sequences to continue, and the memory of them; ValueError if arguments are wrong.
+    `beside` has other sequences by name; None: there may be none."""
+    kind = text_model(model, beside is not None)
     if not isinstance(tokens, Tensor):
         raise TypeError(f"`tokens` must be a tensor [B, T], got {type(tokens).__name__}")
     if tokens.dim() != 2 or 0 in tokens.shape:
@@ -374,7 +424,37 @@ def to_continue(
             f"{has}, and a prompt has {longest}: give its latest `tokens[:, -{kind.limit}:]`"
         )
     check_vocabulary(kind, tokens.masked_fill(~kept, 0))
-    return Text(model, kind, tokens, kept, state, chunk, rest=state is not None)
+    others = _checked(kind, beside or {}, len(tokens), state)
+    return Text(model, kind, tokens, kept, state, chunk, state is not None, others)
+
+
+def _checked(
+    kind: TextModel, beside: Mapping[str, Any], rows: int, state: Any
+) -> dict[str, Tensor]:
+    """The other sequences of so many rows; ValueError where they are not those of the model, or
+    lacking, and a state has not read them."""
+    for name, given in beside.items():
+        if name not in kind.beside:
+            have = ", ".join(f"`{each}`" for each in kind.beside) or "none"
+            raise ValueError(f"{kind.name} reads no sequence `{name}` beside tokens: it has {have}")
+        if not isinstance(given, Tensor):
+            raise TypeError(f"`{name}` must be a tensor, got {type(given).__name__}")
+        if given.shape[:1] != (rows,):
+            raise ValueError(
+                f"`{name}` must have {rows} rows, as `tokens`, got {list(given.shape)}"
+            )
+        words = kind.beside[name]
+        if words is not None and not given.is_floating_point():
+            check_words(f"`{name}` of {kind.name}", words, given)
+    missing = [f"`{name}`" for name in kind.needed if name not in beside]
+    if missing and _lacks(state):
+        raise ValueError(f"{kind.name} reads {', '.join(missing)} too: beside={{name: tensor}}")
+    return dict(beside)
+
+
+def _lacks(state: Any) -> bool:
+    """Whether a state has nothing yet of another sequence."""
+    return state is None or (isinstance(state, tuple) and any(map(_lacks, state)))
 
 
 def is_whole(number: Any) -> bool:
@@ -401,8 +481,11 @@ def check_vocabulary(kind: TextModel, tokens: Tensor) -> None:
     end the process. Raises ValueError, and TypeError for what are no whole numbers."""
     if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
         raise TypeError(f"tokens must be whole numbers (torch.int64), got {tokens.dtype}")
-    unknown = tokens[(tokens < 0) | (tokens >= kind.vocab)]
+    check_words(kind.name, kind.vocab, tokens)
+
+
+def check_words(name: str, count: int, tokens: Tensor) -> None:
+    """Refuse numbers that are none of so many words."""
+    unknown = tokens[(tokens < 0) | (tokens >= count)]
     if len(unknown):
-        raise ValueError(
-            f"{kind.name} has {kind.vocab} tokens, from 0 on, and is given {int(unknown[0])}"
-        )
+        raise ValueError(f"{name} has {count} tokens, from 0 on, and is given {int(unknown[0])}")

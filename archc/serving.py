@@ -119,14 +119,14 @@ class Pool:
         for name, value in given.items():
             if not is_whole(value) or value < 1:
                 raise ValueError(f"`{name}` must be a whole number, at least 1, got {value!r}")
-        self.model, self.kind = model, text_model(model)
+        self.model, self.kind = model, text_model(model, beside=True)
         whole = None if pages is None else pages * PAGE
         bounds = [each for each in (capacity, self.kind.limit, whole) if each is not None]
         self.most, self.paged = min(bounds, default=None), pages is not None
         self.free = list(range(slots))[::-1]
         self._live, self._done = dict[int, Continued](), dict[int, Continued]()
         self._next = 0
-        steady = _steady(model)
+        steady = not self.kind.beside and _steady(model)
         self.alone = None if steady else own_slots.alone(model)
         if pages is not None and (steady or self.alone is not None):
             why = self.alone or f"{self.kind.name} keeps nothing of every token"
@@ -160,16 +160,18 @@ class Pool:
         eos: int | None = None,
         seed: int | None = None,
         chunk: int | None = None,
+        beside: Mapping[str, Tensor] | None = None,
     ) -> int:
-        """Read a prompt [T], `chunk` tokens at a time or at once; the number that its sequence has
-        from now on. It ends behind `count` tokens, or as many as there is room for, and behind
+        """Read a prompt [T], `chunk` tokens at a time or at once, and the other sequences `beside`
+        it, [M] and so on by name, of a model that reads such; the number that its sequence has from
+        now on. It ends behind `count` tokens, or as many as there is room for, and behind
         `eos`; options are those of `archc.generate`.
 
         Raises ValueError where no slot is free, or too few pages, or other sequences wait for some,
         and for a prompt that is empty or has no room.
         """
         choice = Choice(temperature, top, top_p, seed=seed)
-        (number,) = self._add([prompt], count, choice, eos, chunk)
+        (number,) = self._add([prompt], count, choice, eos, chunk, beside)
         return number
 
     def add_all(
@@ -201,13 +203,16 @@ class Pool:
         choice: Choice,
         eos: int | None,
         chunk: int | None,
+        beside: Mapping[str, Tensor] | None = None,
     ) -> list[int]:
-        """Read prompts, and give each a slot."""
+        """Read prompts, and give each a slot; other sequences may stand beside a single one."""
         check_end(self.kind, eos)
         for prompt in prompts:
             self._check_prompt(prompt)
         if len(prompts) > len(self.free):
             self._refuse_slots(len(prompts))
+        if len(prompts) > 1 and self.kind.needed:
+            raise ValueError(f"{self.kind.name} reads others too: `add` each prompt, `beside` it")
         left = [self._room(len(prompt), count) for prompt in prompts]
         lengths = dict(zip(self.free[::-1], map(len, prompts), strict=False))
         self._go_on()
@@ -220,7 +225,7 @@ class Pool:
                 what = f"{len(prompts)} prompts of {sum(lengths.values())} tokens"
             raise ValueError(f"the pool has no room for {what}: {lacking}")
         slots = [*lengths]
-        self._fill(slots, prompts, chunk)
+        self._fill(slots, prompts, chunk, beside)
         numbers = list(range(self._next, self._next + len(prompts)))
         self._next += len(prompts)
         del self.free[len(self.free) - len(prompts) :]
@@ -229,12 +234,18 @@ class Pool:
         return numbers
 
     @torch.no_grad()
-    def _fill(self, slots: Sequence[int], prompts: Sequence[Tensor], chunk: int | None) -> None:
+    def _fill(
+        self,
+        slots: Sequence[int],
+        prompts: Sequence[Tensor],
+        chunk: int | None,
+        beside: Mapping[str, Tensor] | None,
+    ) -> None:
         """Read prompts, each into its slot; where one cannot be read, all are empty again."""
         held, whole = list[int](), False
         try:
             for group in groups([*map(len, prompts)], chunk):
-                read = self.prefill.read([prompts[place] for place in group], chunk)
+                read = self.prefill.read([prompts[place] for place in group], chunk, beside)
                 for place, (state, logits) in zip(group, read, strict=True):
                     held.append(slots[place])
                     self.lanes.put(slots[place], state, logits)
@@ -402,7 +413,9 @@ def _steady(model: nn.Module) -> bool:
 
 
 def _blank_logits(model: nn.Module, kind: Any, slots: int) -> Tensor:
-    """Logits [slots, vocab] as the model makes them."""
+    """Logits [slots, vocab] as the model makes them, of zeros."""
+    if kind.beside:
+        return next(model.parameters()).new_zeros(slots, kind.vocab)
     token = torch.zeros(1, 1, dtype=torch.int64, device=next(model.parameters()).device)
     return kind.logits(model(token)).new_zeros(slots, kind.vocab)
 
@@ -519,7 +532,7 @@ class Alone:
         self.logits = _blank_logits(model, kind, slots)
 
     def put(self, slot: int, state: Any, logits: Tensor) -> None:
-        self.states[slot] = state
+        self.states[slot], self.logits = state, self.logits.to(logits.dtype)
         self.logits[slot] = logits[0]
 
     def clear(self, slot: int) -> None:
@@ -536,5 +549,5 @@ class Alone:
         with reading(self.model):
             for slot, token in tokens.items():
                 one, state = torch.tensor([[token]], device=self.logits.device), self.states[slot]
-                made, self.states[slot] = self.model(one, state=state, return_state=True)
+                made, self.states[slot] = self.kind.call(self.model, one, state, {})
                 self.logits[slot] = self.kind.logits(made)[0, -1]
