@@ -183,7 +183,8 @@ def own(function: Callable[..., Any], module: Any, job: Job) -> Peer:
     takes = signature(function).parameters.values()
     asked = [each.name for each in takes if each.kind is each.KEYWORD_ONLY]
     sizes = {name: job.sizes[name] for name in asked if name in job.sizes}
-    state = next((kind for name, kind in vars(module).items() if name.endswith("State")), None)
+    fields = tuple(map(identifier, job.states))
+    state = next((k for k in vars(module).values() if getattr(k, "_fields", None) == fields), None)
 
     def split(made: tuple[Any, ...]) -> Made:
         *outputs, after = made

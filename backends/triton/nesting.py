@@ -81,17 +81,20 @@ def nested(program: lang.Program) -> dict[lang.Value, int]:
 
 
 def with_places(
-    program: lang.Program, nested: Mapping[lang.Value, int]
+    program: lang.Program, nested: Mapping[lang.Value, int],
+    twins: Mapping[lang.Value, lang.Value],
 ) -> dict[lang.Statement, lang.Statement]:
     """The masks that say which places of a block along a dim are inside, each with what makes these
-    places, if both are of one block and nothing in between reads them: one line makes both."""
+    places, if both are of one block and nothing in between reads them, nor another value that is
+    called by their name: one line makes both."""
     found: dict[lang.Statement, lang.Statement] = {}
     made = {each: s for s in lang.statements(program.body) for each in s.results}
 
     def pair(block: lang.Block) -> None:
         waiting: dict[lang.Value | None, lang.Statement] = {}
         for statement in block.statements:
-            tiles = [lang.parts(each, made.get(each))[1] for each in _read_by(statement)]
+            read = (lang.parts(each, made.get(each))[1] for each in _read_by(statement))
+            tiles = [twins.get(each, each) if each is not None else None for each in read]
             if statement.op == lang.Apply("lt") and statement.results[0] not in nested:
                 place, end = statement.operands
                 alone = place is tiles[0] or place in nested

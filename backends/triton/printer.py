@@ -19,6 +19,7 @@ from archc.backends.triton.addresses import Names
 from archc.backends.triton.arguments import Arguments, pointer
 from archc.backends.triton.elementwise import TEXT
 from archc.backends.triton.handed_on import goes_on, in_turn
+from archc.backends.triton.made_first import in_order
 from archc.backends.triton.nesting import with_places
 from archc.backends.triton.numbering import numbered
 from archc.backends.triton.row_totals import totals_of_running_sums
@@ -67,7 +68,7 @@ def _printed(program: lang.Program, printing: Any) -> tuple[Printer, Sequence[st
     """The lines of a program, and who wrote them: they are looked at before they are kept.
     `printing` is a class of printers, which pyright takes for no key."""
     printer = printing(program)
-    return printer, tuple(printer.lines())
+    return printer, in_order(program.name, tuple(printer.lines()))
 
 
 def mentioned(program: lang.Program) -> frozenset[str]:
@@ -106,7 +107,7 @@ class Printer(Names):
     def __init__(self, program: lang.Program):
         super().__init__(program)
         self.joins: list[str] = []
-        places = with_places(program, self.nested).items()
+        places = with_places(program, self.nested, self.twins).items()
         self.inside = {mask: iota for mask, iota in places if mask.results[0] not in self.twins}
         self.beside = {*self.inside.values()}
         self.totals = totals_of_running_sums(program)

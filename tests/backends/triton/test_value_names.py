@@ -4,11 +4,13 @@ import re
 
 import pytest
 from archc.backends.embedding import names_read
+from archc.backends.triton.made_first import in_order
 from archc.backends.triton.numbering import numbered
 from archc.backends.triton.printer import to_triton
 
 import archc
 from archc.compile import elaborated, programs_of, text_of
+from archc.diagnostics import InternalError
 from archc.source import Source
 from archc.tile.compose import Composer
 from archc.tile.language import statements
@@ -96,3 +98,29 @@ def test_names_that_values_share_are_numbered_as_they_stand() -> None:
     assert made == ["    run_2, i_by_16 = f(run, x_2)", "    # run_8",
                     "    for run_4 in g(run_2, h.run_8):",
                     "        y_4 = run_4 + run_3 + y"]  # fmt: skip
+
+
+def test_a_place_is_made_before_a_value_that_is_called_alike_reads_it() -> None:
+    """`i_t // 2` stood before `i_t, in_t = along(64, T, first)`: i is t by another name, and i the
+    one that was read."""
+    k = Composer("pairs", "y = x, each next to itself.")
+    (T,) = k.lengths("T")
+    x, y = k.buffer("x", t=T), k.buffer("y", t=T)
+    first = k.program("part", 8) * 64
+    t, i = k.iota("t", 64), k.iota("i", 64)
+    half = i // 2
+    inside = first + t < T
+    rows = k.load(x, first + t, where=[inside])
+    near = half.along(i="t") * rows.to("i32")
+    k.store(y, first + t, value=(near + half.along(i="t")).to("f32"), where=[inside])
+    assert "i_t = tl.arange(0, 64)" in to_triton(k.done())
+
+
+@pytest.mark.parametrize(
+    "line", ["y = x + a", "x = x + a", "x += a", "for n in range(x):", "if x > a:"]
+)
+def test_a_name_that_is_read_before_it_is_made_is_found(line: str) -> None:
+    lines = (f"    {line}", *["        y = 1.0"] * line.endswith(":"), "    x = a")
+    with pytest.raises(InternalError, match="kernel `f` reads `x` before it is made"):
+        in_order("f", lines)
+    in_order("f", ("    x = a", *lines))

@@ -1,0 +1,50 @@
+"""A check of what was printed: no line of a kernel reads a name that a later one makes.
+
+Triton says so when a kernel is launched, on the user's GPU; this says so when it is written.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from archc.diagnostics import InternalError
+
+
+def in_order(name: str, lines: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines of the body of a kernel. Raises InternalError if one reads a name before it is
+    made."""
+    body = ast.parse("\n".join(["def kernel():", *lines])).body
+    assert isinstance(body[0], ast.FunctionDef)
+    every = {each.id for each in ast.walk(body[0]) if _is(each, ast.Store)}
+    early = _early(body[0].body, every, set())
+    if early:
+        raise InternalError(f"kernel `{name}` reads `{early}` before it is made")
+    return lines
+
+
+def _is(node: ast.AST, how: type[ast.expr_context]) -> bool:
+    """Whether a node is a name that is read, or made."""
+    return isinstance(node, ast.Name) and isinstance(node.ctx, how)
+
+
+def _early(block: Sequence[ast.stmt], every: set[str], made: set[str]) -> str:
+    """The first name of `every` that a block reads before it is among those `made`, to which it
+    adds its own; either way of a branch makes what it makes."""
+    for statement in block:
+        blocks = [getattr(statement, field, []) for field in ("body", "orelse")]
+        inside = {id(node) for inner in blocks for each in inner for node in ast.walk(each)}
+        own = [node for node in ast.walk(statement) if id(node) not in inside]
+        read = sorted({node.id for node in own if _is(node, ast.Load)} & every - made)
+        read += [  # x += y reads x
+            node.id for node in own if isinstance(statement, ast.AugAssign)
+            and _is(node, ast.Store) and node.id not in made
+        ]  # fmt: skip
+        if read:
+            return read[0]
+        made |= {node.id for node in own if _is(node, ast.Store)}
+        for inner in blocks:
+            found = _early(inner, every, made)
+            if found:
+                return found
+    return ""

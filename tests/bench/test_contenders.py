@@ -1,0 +1,28 @@
+"""How functions are called that are timed."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from archc.bench.contenders import own
+from tests.bench.test_report import JOB
+
+
+def test_a_token_is_given_the_state_of_its_own_layer() -> None:
+    """The first class that ended with `State` was taken, which may be one of the runtime's."""
+    State = namedtuple("State", ("A", "G"))
+
+    def memory(q: Any, *, state: Any) -> tuple[Any, ...]:
+        return q, State(state.A + q, state.G)
+
+    module = SimpleNamespace(RaggedState=namedtuple("RaggedState", ("parts",)), OneState=State)
+    step = own(memory, module, replace(JOB, states=("A", "G"))).step
+    assert step is not None
+    one = torch.ones(1)
+    (o,), after = step({"q": one}, (one, 3 * one))
+    assert o == 1 and after == (2, 3)
