@@ -139,9 +139,16 @@ def pushed(run, newest, count: tl.constexpr):
     left: nothing is added to the one that is moved, as x + -0 is x."""
     at, moved = tl.arange(0, run.shape[-1]), run
     for place in tl.static_range(0, count - 1):
-        above = tl.sum(tl.where(at == place + 1, run, -0.0), -1)
+        above = tl.sum(tl.where(at == place + 1, run, minus_zero()), -1)
         moved = tl.where(at == place, held(above), moved)
     return tl.where(at == count - 1, held(newest), moved)
+
+
+@kernel
+def minus_zero():
+    """-0.0: Triton makes 0.0 of the literal, and what is added to that stays an addition, as
+    -0.0 + 0.0 is 0.0."""
+    return tl.cast(tl.full((), -(2**31), tl.int32), tl.float32, bitcast=True)
 
 
 @kernel

@@ -423,13 +423,13 @@ class Composer:
         *carried: Tile,
         index: str = "n",
         ahead: int | str | None = None,
-        unrolled: bool = False,
+        together: int = 1,
     ) -> Iterator[Loop]:
         """A loop; what it carries is named as what enters it."""
         bounds = [self.lift(start, "i32"), self.lift(stop, "i32")]
         at = lang.Value(self._fresh(index), lang.Type(_common(bounds, "for")), _plain(index))
         operands = (*bounds, *carried)
-        with self._turn(lang.For(ahead, unrolled), at, operands, carried) as turn:
+        with self._turn(lang.For(ahead, together), at, operands, carried) as turn:
             yield turn
 
     @contextmanager

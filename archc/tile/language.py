@@ -368,11 +368,10 @@ class For:
     first turn. Its block takes the index (of the wider dtype of both bounds) and what is carried,
     and yields what the next turn gets. `ahead` is how many turns all loads may be issued
     ahead, a number or a constant of the program (None: the compiler's choice, which loads factors
-    of products alone ahead). `unrolled`: its bounds are constants, and machine code has no
-    loop."""
+    of products alone ahead). Machine code does `together` turns as one: `ahead` counts these."""
 
     ahead: int | str | None = None
-    unrolled: bool = False
+    together: int = 1
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ class _Lister:
         given = [self.name(value) for value in s.operands]
         if isinstance(s.op, lang.For):
             head = f"for {body.arguments[0].name} from {given[0]} below {given[1]}"
+            head += "" if s.op.together == 1 else f", {s.op.together} turns at once"
             head += "" if s.op.ahead is None else f", loads {s.op.ahead} turns ahead"
             carried, given, following = body.arguments[1:], given[2:], body.yields
         else:

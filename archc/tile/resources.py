@@ -149,6 +149,7 @@ class Launch:
             if isinstance(statement.op, lang.For):
                 said = statement.op.ahead
                 ahead = said if isinstance(said, int) else self.program.ahead
+                ahead *= statement.op.together
                 (body,) = statement.blocks
                 loads = [s for s in body.statements if self._is_staged(s)]
                 if statement.op.ahead is None:

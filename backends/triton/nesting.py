@@ -226,8 +226,6 @@ class _Reads:
 
     def _note_plain(self, statement: lang.Statement) -> None:
         """Note the values that Triton computes itself: numbers, and values made of them alone."""
-        if isinstance(statement.op, lang.For) and statement.op.unrolled:
-            self.plain.add(statement.blocks[0].arguments[0])
         made_of = [value in self.plain for value in statement.operands]
         computed = isinstance(statement.op, OF_ELEMENTS) and all(made_of)
         if isinstance(statement.op, PLAIN) or computed:

@@ -545,11 +545,9 @@ def _for(p: Printer, s: lang.Statement) -> Iterator[str]:
     index, *carried = s.blocks[0].arguments
     yield from p.carry(s, given, carried)
     p.texts |= {result: p.name(inner) for result, inner in zip(s.results, carried, strict=True)}
-    if s.op.unrolled:
-        yield f"for {p.name(index)} in tl.static_range({p.name(start)}, {p.name(stop)}):"
-        return
-    ahead = "" if s.op.ahead is None else f", num_stages={s.op.ahead}"
-    yield f"for {p.name(index)} in tl.range({p.name(start)}, {p.name(stop)}{ahead}):"
+    said = "" if s.op.ahead is None else f", num_stages={s.op.ahead}"
+    said += "" if s.op.together == 1 else f", loop_unroll_factor={s.op.together}"
+    yield f"for {p.name(index)} in tl.range({p.name(start)}, {p.name(stop)}{said}):"
 
 
 def _while(p: Printer, s: lang.Statement) -> Iterator[str]:

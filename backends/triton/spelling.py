@@ -64,7 +64,7 @@ def times_text(step: str) -> str:
 def number_text(value: float) -> str:
     if not math.isfinite(value):
         return f'float("{value}")'
-    return repr(value)
+    return "minus_zero()" if value == 0 and math.copysign(1, value) < 0 else repr(value)
 
 
 def dtype_text(dtype: str) -> str:

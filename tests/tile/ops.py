@@ -66,7 +66,8 @@ def _first_largest(k: Composer, x: Tile) -> Tile:
 
 
 def _looped(k: Composer, x: Tile) -> Tile:
-    with k.loop(0, 4, x, index="n") as turn:
+    """Turns of which machine code does two at once, and one is left."""
+    with k.loop(0, 5, x, index="n", together=2) as turn:
         turn.next(turn.carried[0] + k.apply("real", turn.index))
     return turn.results[0]
 
@@ -92,7 +93,10 @@ ON_ROWS: Mapping[str, tuple[Callable[[Composer, Tile], Tile], Callable[[Tensor],
     "best": (lambda k, x: x.sort(most=dim("c", 16)), lambda x: x.sort(1, True)[0][:, :16]),
     "smallest": (lambda k, x: x.reduce("min", "r") + x * 0.0, lambda x: x.amin(0) + 0 * x),
     "batched": (_batched, lambda x: x @ x.T),
-    "looped": (_looped, lambda x: x + 6),
+    "looped": (_looped, lambda x: x + 10),
+    "below_zero": (
+        lambda k, x: k.where(1.0 / k.full(-0.0, *x.dims) < 0, x, 2.0 * x), lambda x: x
+    ),
 }  # fmt: skip
 
 

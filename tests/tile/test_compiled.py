@@ -39,6 +39,13 @@ def test_another_type_is_refused_by_triton() -> None:
         compiles(Case(k.done(), {"y": torch.zeros(16, dtype=torch.int32)}, {}, {}, {}))
 
 
+def test_what_is_moved_stays_as_it_is() -> None:
+    """Of elements that move along a dim which threads have all of, nothing is left."""
+    from tests.tile.compiled import compiled  # Triton is not everywhere
+
+    assert "0f00000000" not in compiled(OPS["places_moved"]()).asm["ptx"]
+
+
 def test_mixtures_are_many() -> None:
     """Not all is refused: sums of integers and reals are there, sums of truth values are not."""
     found = {*mixtures()}
