@@ -268,7 +268,8 @@ class Composer:
         if function == "real":
             return tiles[0].to("f32")
         like = next((t.dtype for t in tiles if t.dtype != "bool"), "f32")
-        if function == "add" and operands[1] == 0 and lang.kind(like) == "int":
+        nothing = {"add": 0, "floordiv": 1}.get(function)
+        if nothing is not None and operands[1] == nothing and lang.kind(like) == "int":
             return tiles[0]
         lifted = [self.lift(each, like) for each in operands]
         dims: dict[str, lang.Dim] = {}

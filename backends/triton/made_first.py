@@ -14,7 +14,7 @@ from archc.diagnostics import InternalError
 def in_order(name: str, lines: tuple[str, ...]) -> tuple[str, ...]:
     """The lines of the body of a kernel. Raises InternalError if one reads a name before it is
     made."""
-    body = ast.parse("\n".join(["def kernel():", *lines])).body
+    body = ast.parse("\n".join(["def kernel():", "    pass", *lines])).body
     assert isinstance(body[0], ast.FunctionDef)
     every = {each.id for each in ast.walk(body[0]) if _is(each, ast.Store)}
     early = _early(body[0].body, every, set())
