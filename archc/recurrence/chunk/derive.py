@@ -46,7 +46,7 @@ from archc.recurrence.affine.linked import by_numbers
 from archc.recurrence.affine.normalize import normal_forms
 from archc.recurrence.affine.ranks import read_by_rows
 from archc.recurrence.analysis.degree import before, updates
-from archc.recurrence.analysis.gauge import proved
+from archc.recurrence.analysis.gauge import Proof, proved
 from archc.recurrence.analysis.sums_apart import reads_apart
 from archc.recurrence.chunk.by_law import by_law, in_order, remark
 from archc.recurrence.chunk.conjugate import conjugate, turned
@@ -59,7 +59,13 @@ from archc.recurrence.chunk.linked_matrices import LinkedForm, TokenLink
 from archc.recurrence.chunk.matrix import MatrixForm, TokenStep, TokenTerm
 from archc.recurrence.chunk.scan import Carried, diagonal
 from archc.recurrence.chunk.stepwise import stepwise
-from archc.recurrence.chunk.tropical import RUNNING, differences_first, running_max
+from archc.recurrence.chunk.tropical import (
+    RUNNING,
+    differences_first,
+    risen,
+    running_gauge,
+    running_max,
+)
 from archc.recurrence.chunk.turned_matrices import TurnedForm
 
 MOST_OF_TOKEN = ck.MOST_ROWS // ck.FEWEST_TOKENS
@@ -117,6 +123,7 @@ class Derivation:
         self.lifted = Lifted(self.frame, recurrence.body, self._lifted_inputs())
         self.finals: dict[str, int] = {}
         self.maxima: list[tuple[int, int]] = []  # before and after each token
+        self.gauges: list[tuple[Proof, int]] = []  # and what the last value rises by
         self.kept: list[Kept] = []
         self.notes: list[str] = []
 
@@ -166,6 +173,9 @@ class Derivation:
         for name in self.wanted:
             value = self.lifted[self.body.outputs[name]]
             graph.outputs[name] = self.frame.full(value, self._axes_of(name))
+        for gauge, rise in self.gauges:
+            for name, weight in gauge.states:
+                self.finals[name] = risen(self.frame, self.finals[name], weight, rise)
         for name, id in self.finals.items():
             graph.outputs[ck.final(name)] = self.frame.full(id, self.states[name].axes)
         graph.prune([node.id for node in graph if isinstance(node.op, ir.Input)])
@@ -293,12 +303,15 @@ class Derivation:
         if form.sums in RUNNING:
             self._note_state(name, RUNNING[form.sums](self.frame, state, shift, value, start))
             return
-        gauge = proved(self.recurrence, name, self.wanted) is not None
-        carried = running_max(self.frame, state, shift, value, start, gauge)
+        gauge = proved(self.recurrence, name, self.wanted)
+        if gauge is None:
+            carried = running_max(self.frame, state, shift, value, start)
+        else:
+            carried, rise = running_gauge(self.frame, state, shift, value, start)
+            self.gauges.append((gauge, rise))
+            self.notes.append(f"`{name}` is a gauge: no result depends on it")
         self.maxima.append((carried.before, carried.after))
         self._note_state(name, carried)
-        if gauge:
-            self.notes.append(f"`{name}` is a gauge: no result depends on it")
 
     # --- a matrix ---
 

@@ -33,9 +33,15 @@ class Carried:
 
 
 def diagonal(
-    frame: Frame, state: ir.State, decay: int | None, write: int | None, initial: int
+    frame: Frame,
+    state: ir.State,
+    decay: int | None,
+    write: int | None,
+    initial: int,
+    empty: int | None = None,
 ) -> Carried:
-    """S[t] = decay * S[t-1] + write, elementwise; None is a decay of 1, a write of 0."""
+    """S[t] = decay * S[t-1] + write, elementwise; None is a decay of 1, a write of 0. `empty`: what
+    is after no token (None: the initial value)."""
     a = None if decay is None else cut(frame, decay, fill=1)
     b = None if write is None else cut(frame, write)
     kept = None if a is None else along_rows(frame, a, frame.number(0), frame.number(1))
@@ -47,7 +53,8 @@ def diagonal(
     last = {name: in_last_row(frame, id) for name, id in given.items() if id is not None}
     start = starts(frame, state, initial, last, _step)
     filled = all(frame.has(id, (frame.stream.name,)) for id in (decay, write) if id is not None)
-    return carried(frame, state, _step(frame, start, given), start, initial, filled)
+    ends = initial if empty is None else empty
+    return carried(frame, state, _step(frame, start, given), start, ends, filled)
 
 
 def _step(frame: Frame, state: int, given: Mapping[str, int | None]) -> int:

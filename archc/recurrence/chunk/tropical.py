@@ -12,6 +12,7 @@ import sympy
 
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.recurrence.analysis.gauge import SCALE, SHIFT, Weight
 from archc.recurrence.analysis.semirings import LOG, LOWEST, MIN
 from archc.recurrence.chunk.frame import Frame
 from archc.recurrence.chunk.scan import (
@@ -32,19 +33,54 @@ def running_max(
     shift: int | None,
     value: int,
     initial: int,
-    gauge: bool = False,
 ) -> Carried:
     """m[t] = max(shift + m[t-1], value); None is a shift of 0.
 
     -inf means that there is nothing yet, and stays so. The gradient is that of the loop, which
-    divides it where two are equal. `gauge`: the maximum is proved not to matter (see `gauge.py`),
-    so that all but its first and its last value are constants.
+    divides it where two are equal.
     """
+    found = _constants(frame, state, shift, value, initial)
+    rises = _rises(frame, state, found, shift, value, initial)
+    before = frame.fn("add", found[0], rises.before)
+    after = frame.fn("add", found[1], rises.after)
+    return Carried(before, after, frame.add(ck.Last(frame.stream.name), after, initial))
+
+
+def running_gauge(
+    frame: Frame, state: ir.State, shift: int | None, value: int, initial: int
+) -> tuple[Carried, int]:
+    """A running maximum that is proved not to matter (see `gauge.py`), and what the last one rises
+    by: 0, with the gradient of the loop.
+
+    Every m[t] behind the first may be any number, and neither results nor final states change, if
+    those of the last token go with it (`risen`). So these are constants; the initial value is
+    given, and the final one is a result: theirs are gradients like any others.
+    """
+    before, after = _constants(frame, state, shift, value, initial)
+    final = _rises(frame, state, (before, after), shift, value, initial, frame.number(0)).final
+    rise = frame.fn("sub", final, frame.add(ck.Detach(), final))
+    first = frame.add(ck.AtLast(frame.stream, reverse=True), frame.number(1))
+    before = frame.fn("where", frame.fn("ne", first, frame.number(0)), initial, before)
+    last = frame.add(ck.Last(frame.stream.name), after, initial)
+    return Carried(before, after, frame.fn("add", last, rise)), rise
+
+
+def risen(frame: Frame, final: int, weight: Weight, rise: int) -> int:
+    """A final state where the gauge's last value rises, as `weight` says: the same number, and the
+    gradient of the rise."""
+    if weight.kind == SCALE:
+        rise = frame.fn("mul", frame.add(ck.Detach(), final), rise)
+    elif weight.kind != SHIFT:
+        return final
+    return frame.fn("add" if weight.now > 0 else "sub", final, rise)
+
+
+def _constants(
+    frame: Frame, state: ir.State, shift: int | None, value: int, initial: int
+) -> tuple[int, int]:
+    """The running maximum before and after each token, without a gradient."""
     made = largest(frame, state, shift, value, initial)
-    before, after = (frame.add(ck.Detach(), id) for id in (made.before, made.after))
-    if gauge:
-        return _as_gauge(frame, (before, after), shift, value, initial)
-    return _as_loop(frame, state, (before, after), shift, value, initial)
+    return frame.add(ck.Detach(), made.before), frame.add(ck.Detach(), made.after)
 
 
 def running_min(
@@ -154,16 +190,17 @@ def _addends(frame: Frame, id: int, sign: int, whole: Set[int]) -> list[tuple[in
 # the gradient.
 
 
-def _as_loop(
+def _rises(
     frame: Frame,
     state: ir.State,
     found: tuple[int, int],
     shift: int | None,
     value: int,
     initial: int,
+    empty: int | None = None,
 ) -> Carried:
-    """With the gradient of m[t] = max(shift + m[t-1], value): that of the larger one, half of each
-    where they are equal."""
+    """0, with the gradient of m[t] = max(shift + m[t-1], value): that of the larger one, half of
+    each where they are equal."""
     moved = frame.total([shift, found[0]])
     assert moved is not None
     wins = (frame.fn("real", frame.fn(fn, moved, value)) for fn in ("gt", "ge"))
@@ -172,46 +209,14 @@ def _as_loop(
     write = frame.fn("mul", rest, _finite_rise(frame, value))
     if shift is not None:
         write = frame.fn("add", frame.fn("mul", share, _finite_rise(frame, shift)), write)
-    rises = diagonal(frame, state, share, write, _finite_rise(frame, initial))
-    before = frame.fn("add", found[0], rises.before)
-    after = frame.fn("add", found[1], rises.after)
-    return Carried(before, after, frame.add(ck.Last(frame.stream.name), after, initial))
-
-
-def _as_gauge(
-    frame: Frame, found: tuple[int, int], shift: int | None, value: int, initial: int
-) -> Carried:
-    """Every m[t] between the first and the last may be any number, and neither results nor final
-    states change. The initial value is given, and the final one is a result, the largest of all
-    values with the shifts after them: theirs are gradients like any others."""
-    stream = frame.stream
-    total, later = initial, frame.full(value, (stream,))
-    if shift is not None:
-        along = frame.full(shift, (stream,))
-        total = frame.fn("add", frame.add(ir.Reduce("sum", (stream.name,)), along), initial)
-        sums_after = ck.Sums(stream.name, reverse=True, exclusive=True)
-        later = frame.fn("add", frame.add(sums_after, along), later)
-    largest = frame.fn("max", total, frame.add(ir.Reduce("max", (stream.name,)), later))
-    rise = _rise(frame, largest)
-    first = frame.add(ck.AtLast(stream, reverse=True), frame.number(1))
-    before = frame.fn("where", frame.fn("ne", first, frame.number(0)), initial, found[0])
-    after = frame.fn("add", found[1], frame.add(ck.AtLast(stream), rise))
-    return Carried(before, after, frame.add(ck.Last(stream.name), after, initial))
+    return diagonal(frame, state, share, write, _finite_rise(frame, initial), empty)
 
 
 def _finite_rise(frame: Frame, id: int) -> int:
     """0, with the gradient of a value; one of inf or -inf has none."""
-    infinite = frame.add(ir.Constant(sympy.oo))
-    return _rise(frame, id, frame.fn("lt", frame.fn("abs", id), infinite))
-
-
-def _rise(frame: Frame, id: int, there: int | None = None) -> int:
-    """0, with the gradient of a value; numbers and values of -inf are those that cannot rise.
-    `there`: where values can."""
     if isinstance(frame.graph[id].op, ir.Constant):
         return frame.number(0)
-    if there is None:
-        there = frame.fn("gt", id, frame.add(ir.Constant(-sympy.oo)))
+    there = frame.fn("lt", frame.fn("abs", id), frame.add(ir.Constant(sympy.oo)))
     rise = frame.fn("sub", id, frame.add(ck.Detach(), id))
     return frame.fn("where", there, rise, frame.number(0))
 

@@ -15,10 +15,17 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.ir.meaning import evaluate_graph
 from archc.recurrence.analysis.classify import recurrence_classes
+from archc.recurrence.analysis.gauge import SCALE, weight
 from archc.recurrence.analysis.semirings import LOG, MAX, MIN, SEMIRINGS
 from archc.recurrence.chunk.frame import Frame
 from archc.recurrence.chunk.scan import Carried, diagonal
-from archc.recurrence.chunk.tropical import RUNNING, differences_first, running_max
+from archc.recurrence.chunk.tropical import (
+    RUNNING,
+    differences_first,
+    risen,
+    running_gauge,
+    running_max,
+)
 from tests.graphs import Sketch
 from tests.recurrence.hand_made import (
     LENGTHS,
@@ -158,13 +165,14 @@ def in_chunks() -> Graph:
     sketch = Sketch()
     given = {name: sketch.input(name, dims) for name, dims in GAUGED.items()}
     place, (c, n, m) = frame(sketch), states(GAUGED)
-    top = running_max(place, m, given["a"], given["b"], given["m[0]"], gauge=True)
+    top, rise = running_gauge(place, m, given["a"], given["b"], given["m[0]"])
     forget, enter = gates(sketch, given, top.before, top.after)
     write = sketch.fn("mul", enter, given["v"])
     cs = diagonal(place, c, forget, write, given["c[0]"])
     ns = diagonal(place, n, forget, enter, given["n[0]"])
     o = normalised(sketch, cs.after, ns.after, top.after)
-    sketch.graph.outputs = {"o": o, "c": cs.final, "n": ns.final, "m": top.final}
+    ends = (risen(place, each.final, weight(SCALE, -1, 0), rise) for each in (cs, ns))
+    sketch.graph.outputs = {"o": o, **dict(zip("cn", ends, strict=True)), "m": top.final}
     sketch.graph.prune()
     return sketch.graph
 
