@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from archc.lowering.values import Padded, Values
 from archc.tile.handle import Tile
+from archc.tile.language import OF_BUFFER
 
 
 def in_two_parts(v: Values, left: Padded, right: Padded) -> Tile:
@@ -13,23 +14,24 @@ def in_two_parts(v: Values, left: Padded, right: Padded) -> Tile:
     with k.branch(k.chosen(operand, "f32")) as whole:
         whole.give(k.dot(left.tile.to("f32"), right.tile.to("f32"), precision=precision))
     with k.otherwise(whole) as parts:
-        if operand not in (left.tile.dtype, right.tile.dtype):
-            parts.give(_of_parts(v, left.tile, right.tile, ""))
-        else:
-            with k.branch(k.chosen(operand, "bf16")) as near:
-                near.give(_of_parts(v, left.tile, right.tile, operand))
-            with k.otherwise(near) as others:
-                others.give(_of_parts(v, left.tile, right.tile, ""))
-            parts.give(*near.results)
+        a, b = left.tile.to("bf16"), right.tile.to("bf16")
+        made = _with_rest(v, left.tile, a, b, k.dot(a, b), turned=False)
+        parts.give(_with_rest(v, right.tile, b, a, made, turned=True))
     return whole.results[0]
 
 
-def _of_parts(v: Values, left: Tile, right: Tile, plain: str) -> Tile:
-    """The sum of the products of parts; numbers of the dtype `plain` are bfloat16, with no rest."""
-    a, b = left.to("bf16"), right.to("bf16")
-    made = v.k.dot(a, b)
-    if left.dtype != plain:
-        made = v.k.dot((left.to("f32") - a.to("f32")).to("bf16"), b, made)
-    if right.dtype != plain:
-        made = v.k.dot(a, (right.to("f32") - b.to("f32")).to("bf16"), made)
-    return made
+def _with_rest(v: Values, tile: Tile, near: Tile, other: Tile, made: Tile, turned: bool) -> Tile:
+    """A product, and that of what its factor `tile` is more than `near`: nothing where it is a
+    bfloat16. `turned`: the factor stands on the right."""
+
+    def more() -> Tile:
+        rest = (tile.to("f32") - near.to("f32")).to("bf16")
+        return v.k.dot(other, rest, made) if turned else v.k.dot(rest, other, made)
+
+    if tile.dtype != v.numbers.operand and not tile.dtype.startswith(OF_BUFFER):
+        return more()
+    with v.k.branch(v.k.chosen(tile.dtype, "bf16")) as whole:
+        whole.give(made)
+    with v.k.otherwise(whole) as parts:
+        parts.give(more())
+    return whole.results[0]
