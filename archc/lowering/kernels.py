@@ -28,6 +28,7 @@ from archc.tile.early import early
 from archc.tile.handle import Tile
 from archc.tile.joined import joined
 from archc.tile.language import Dim, Program
+from archc.tile.parts_first import parts_first
 from archc.tile.sharing import alike
 from archc.tile.unread import swept
 
@@ -94,6 +95,7 @@ class _Kernel:
             return refused
         v, made = self.v, alike(self.v.k.done())
         steps = any(n.op.steps for n in self.kernel.graph if isinstance(n.op, ck.Chunks))
+        made = made if self.kernel.walk is not None else parts_first(made)
         program = swept(joined(early(made, self.kernel.walk is not None, several=steps)))
         program = replace(program, buffers=tuple(sorted(program.buffers, key=v.is_table)))
         names = {buffer.name: name for name, buffer in v.tensors.items()}
