@@ -24,7 +24,7 @@ from archc.backends.triton.elementwise import TEXT
 from archc.functions.definitions import FUNCTIONS
 from archc.tile import language as lang
 
-CALL = re.compile(r"(tl\.\w+|logistic|\(x\)\.to)\([^()]*\)")
+CALL = re.compile(r"(tl\.\w+|logistic|log_1_plus_exp|\(x\)\.to)\([^()]*\)")
 """The text of a function that is one call."""
 
 LEVELS = {"add": 1, "sub": 1, "mul": 2, "div": 2, "neg": 3} | {

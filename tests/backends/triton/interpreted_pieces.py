@@ -31,7 +31,9 @@ def filled(kernel: Any, shape: tuple[int, ...], *given: Any, dtype: Any = torch.
 
 FUNCTION = """
 from archc.runtime.optional import tl, triton
-from archc.runtime.tiles import logistic, real_power, real_quotient, real_remainder
+from archc.runtime.tiles import (
+    log_1_plus_exp, logistic, real_power, real_quotient, real_remainder
+)
 
 @triton.jit
 def function(x_p, y_p, z_p, made_p):
@@ -67,9 +69,21 @@ def functions() -> Found:
         yield name, filled(kernel, (64,), x.contiguous(), y.contiguous(), z.contiguous()), wanted
 
 
+def small() -> Found:
+    """Functions that are small at large negative or positive numbers, by how far off they are of
+    themselves."""
+    x = torch.linspace(-20.0, 20.0, 64)
+    for name, sign in (("softplus", 1), ("logsigmoid", -1)):
+        text, given = elementwise.TEXT[name]("x"), sign * x
+        kernel = load(FUNCTION.format(before="pass", text=text), name).function
+        found = filled(kernel, (64,), given, given, given)
+        wanted = FUNCTIONS[name](given.double())
+        yield f"{name} of itself", found / wanted, torch.ones_like(wanted)
+
+
 def main() -> None:
     torch.manual_seed(0)
-    for what, found, wanted in functions():
+    for what, found, wanted in (*functions(), *small()):
         exact = wanted.double()
         error = (found.double() - exact).abs().max() / exact.abs().max().clamp(min=1e-9)
         print(f"{what}: {float(error):.1e}")
