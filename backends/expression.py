@@ -175,7 +175,8 @@ def _ceiling(expr: sympy.Function, names: Mapping[str, str]) -> Text:
 
 def _floor(expr: sympy.Function, names: Mapping[str, str]) -> Text:
     top, bottom = sympy.fraction(sympy.together(expr.args[0]))
-    if _polynomial(top) and _polynomial(bottom):
+    whole = all(symbol.is_integer for symbol in expr.free_symbols)  # `//` of floats is a float
+    if whole and _polynomial(top) and _polynomial(bottom):
         return binary("//", MUL, number(top, names), number(bottom, names))
     return call("math.floor", number(expr.args[0], names))
 

@@ -46,9 +46,9 @@ def declare_arguments(
             is_size = name in sizes
             if is_size and parameter.default is not None and _is_no_size(default):
                 text = parameter.default.span.text
-                raise _no_size(scope, decl, parameter, f"`{text}`")
+                raise _no_size(scope, decl, parameter, f"`{text}`", default)
             if is_size and _is_no_size(value):
-                raise _no_size(scope, decl, parameter, str(value))
+                raise _no_size(scope, decl, parameter, str(value), value)
             exact = default if isinstance(default, sympy.Expr) else None
             try:
                 symbol = _number(scope, name, value, exact, is_size, keep=name in symbolic)
@@ -58,13 +58,20 @@ def declare_arguments(
                 scope.dims[name] = (Axis(name, symbol),)
 
 
-def _no_size(scope: Scope, decl: tree.Decl, parameter: tree.Parameter, found: str) -> Refused:
+def _no_size(
+    scope: Scope, decl: tree.Decl, parameter: tree.Parameter, found: str, value: Any = None
+) -> Refused:
     """What is given where a size is needed."""
+    helps = list[str]()
+    if isinstance(value, sympy.Expr) and 0 < value < 1:
+        told = f"every layer that takes it says so by its default: `{parameter.name} = 1 / 2`"
+        helps = [f"if it is a share that sizes are made of, {told}"]
     return scope.error(
         "E0503",
         f"`{parameter.name}` of `{decl.name}` must be a size, a whole number that is not negative, "
         f"but it is {found}",
         parameter.span,
+        helps=helps,
     )
 
 

@@ -13,8 +13,10 @@ from archc.elaborate import tied
 from archc.elaborate.body import run
 from archc.elaborate.callee import infer, inputs_of
 from archc.elaborate.clashes import check_names
+from archc.elaborate.mentions import sizes_of
 from archc.elaborate.scope import Along, Scope
 from archc.elaborate.values import LayerRef, Tensor
+from archc.elaborate.whole import hold_whole
 from archc.ir.paths import snake
 from archc.syntax import tree
 
@@ -28,12 +30,15 @@ def outputs(
     sizes, axes = infer(scope, target, inputs, values, node)
     body = _scope(scope, target, axes, node)
     body = replace(body, several=tied.mentioned_often(target.decl.body))
+    own = sizes_of(target.decl, target.module)
     for parameter in target.decl.params:
         value = sizes.get(parameter.name)
         if value is None and parameter.default is not None:
             value = body.evaluate(parameter.default)
         if value is None:
             raise scope.error("E0311", f"`{target.decl.name}` needs `{parameter.name}`", node.span)
+        if parameter.name in own:
+            value = hold_whole(scope, parameter, value, node)
         value = tied.bound(body, parameter.name, value)
         body.names[parameter.name] = value
         if isinstance(value, sympy.Expr) and parameter.name not in body.dims:

@@ -10,6 +10,7 @@ from archc.dims import Axis, apply
 from archc.elaborate import ops
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import Tensor
+from archc.elaborate.whole import whole as whole_number
 from archc.ir import layer as ir
 from archc.source import Span
 from archc.syntax import tree
@@ -34,7 +35,7 @@ def parts(scope: Scope, stmt: tree.Assign, value: Tensor) -> list[Tensor]:
     found: list[Tensor] = []
     for place, (item, piece) in enumerate(zip(stmt.by, pieces, strict=True)):
         _check_fresh(scope, piece, axes[:-1], item.span)
-        start = sympy.Add(*sizes[:place])
+        start = whole_number(scope, sympy.Add(*sizes[:place]))
         found.append(_run(scope, value, whole, piece, start, item.span))
     return found
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import sympy
 
+from archc.dims import apply
 from archc.elaborate.mentions import walk
 from archc.elaborate.scope import Scope
 from archc.ir.typing import is_whole
@@ -29,6 +30,18 @@ def whole(scope: Scope, value: sympy.Expr) -> sympy.Expr:
         return value
     conditions = [each.condition for each in scope.context.requirements]
     return sympy.floor(value) if _follows(value, [*_facts(conditions)]) else value
+
+
+def hold_whole(scope: Scope, parameter: tree.Parameter, value: Any, node: tree.Expr) -> Any:
+    """A size of a layer in place, which must come out whole as that of any other; one that is made
+    of real numbers (a share of a size) is rounded, as their product is."""
+    if not isinstance(value, sympy.Expr) or is_whole(whole(scope, value)):
+        return value
+    above, below = sympy.fraction(sympy.together(value))
+    text = f"{parameter.name} = {value} is a whole number"
+    scope.hold(apply(sympy.Eq, sympy.Mod(above, below), 0), text, node.span, "applied here")
+    real = any(not symbol.is_integer for symbol in value.free_symbols)
+    return sympy.floor(value + sympy.Rational(1, 2)) if real else value
 
 
 def made_whole(scope: Scope, node: tree.Expr) -> list[str]:

@@ -143,7 +143,20 @@ def test_what_is_no_size_is_one_finding_that_says_so(given: Any, shown: str) -> 
     )
     found = only(text, {"K": given})
     assert found.code == "E0503" and found.message.endswith(f"it is {shown}")
-    assert marked(found)[0] == "K = 4"
+    assert marked(found)[0] == "K = 4" and not found.helps
+
+
+def test_a_share_that_sizes_are_made_of() -> None:
+    """A layer that takes one without a default takes a size; with one, it takes a number."""
+    inner = (
+        "layer Inner(K{default}, R = part * K, N = K - R):\n    input x[K]\n"
+        "    a, b = x by R, N\n    output y[K] = join[R, N as K](2 * a, b)\n"
+    )
+    outer = "layer Outer(K, part = 1 / 2):\n    input x[K]\n    output y[K] = {}(x)\n"
+    found = only(inner.format(default=", part") + outer.format("Inner(K, part)"))
+    assert found.code == "E0503" and "says so by its default: `part = 1 / 2`" in found.helps[0]
+    text = inner.format(default=", part = 1") + outer.format("Inner(K, part)")
+    elaborate(parse(Source("mine.arch", text)), None, {}, import_source)
 
 
 @pytest.mark.parametrize(
