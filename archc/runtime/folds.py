@@ -170,6 +170,20 @@ def fold_blocks(program: str, dtype: torch.dtype, *dims: int) -> tuple[int, int,
     return 32, 64, {"num_warps": 4, "num_stages": 3}
 
 
+def turn_blocks(
+    dtype: torch.dtype, readers: int, read: int, groups: int, device: torch.device, *dims: int
+) -> tuple[int, int, dict] | None:
+    """How many readers and how many tokens read are in a block of a kernel whose heads take turns,
+    and how it is launched: where all that so many `groups` of heads `read` stands on chip, and
+    there are programs for each processor; else None. `dims` are the lengths of vectors."""
+    wide = max(block_of(size) for size in dims)
+    if dtype.itemsize != 2 or wide > 128 or read > 128:
+        return None
+    if groups * -(-readers // 64) < 2 * processors_of(device):
+        return None
+    return 64, max(16, block_of(read)), {"num_warps": 4, "num_stages": 2}
+
+
 def part_blocks(
     dtype: torch.dtype, rows: int, programs: int, tokens: int, device: torch.device, *dims: int
 ) -> tuple[int, int, int, dict]:
@@ -210,11 +224,18 @@ def is_copied(x: Tensor) -> bool:
     return once and all(byte % 16 == 0 for byte in (x.data_ptr(), *steps))
 
 
-def are_copied(*read: Tensor) -> bool:
+COPIED_FROM = 2048
+"""Of so many tokens walked descriptors cost no more than they save (ALiBi on an H200)."""
+
+
+def are_copied(walked: int, *read: Tensor) -> bool:
     """Whether whole blocks of these vectors are read by the copy engine, which Hopper has: those of
-    16 bits, and of up to 128 numbers, which other loads take longer for."""
+    16 bits, and of up to 128 numbers, which other loads take longer for. A program makes its
+    descriptors first: that pays where `walked` tokens are many."""
     x = read[0]
-    if x.dtype.itemsize != 2 or x.device.type != "cuda" or torch.version.hip is not None:
+    if walked < COPIED_FROM or x.dtype.itemsize != 2 or x.device.type != "cuda":
+        return False
+    if torch.version.hip is not None:
         return False
     new = torch.cuda.get_device_capability(x.device)[0] >= 9
     return new and all(each.shape[-1] <= 128 and is_copied(each) for each in read)

@@ -10,7 +10,7 @@ from archc.backends.eager.library import DIGEST, LEARNING, op_text
 from archc.backends.triton.program_launch import ProgramLaunch, write_program
 from archc.backends.writer import Names, Writer, in_tuple, quoted
 
-from archc.attention.row_heads import rows_of
+from archc.attention.row_heads import heads_beside, rows_of
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir.graph import Type
 from archc.ir.value_names import cotangent
@@ -18,6 +18,7 @@ from archc.lowering.attention import BLOCKS, BORDERS, clean, numbers_of
 from archc.lowering.attention_forward import forward
 from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens
 from archc.lowering.attention_heads import by_parts, joined, turned
+from archc.lowering.attention_turns import in_turns, takes_turns
 from archc.tile.language import Buffer, LoadBlock, Program, statements
 
 LOCALS = (
@@ -25,6 +26,7 @@ LOCALS = (
     "made", "rows", "columns", "parts", "whole", "options", "tokens", "pos", "start", "cu_seqlens",
     "borders", "blocks", "most", "listed", "count", "order", "begins", "entry", "step", "first",
     "readers", "own_pos", "table", "part", "seed",
+    "turns",
 )  # fmt: skip
 FEW = 16
 """Fewer readers than these share a program with heads."""
@@ -185,9 +187,11 @@ class FoldOp:
 
     def _copied(self, program: Program) -> str:
         """Whether the copy engine reads the blocks of vectors that a program walks."""
-        blocks = (s.op for s in statements(program.body) if isinstance(s.op, LoadBlock))
-        read = dict.fromkeys(self._named(op.buffer) for op in blocks)
-        return f"int(are_copied({', '.join(read)}))"
+        ops = (s.op for s in statements(program.body))
+        blocks = [op.buffer for op in ops if isinstance(op, LoadBlock)]
+        read = dict.fromkeys(self._named(buffer) for buffer in blocks)
+        walked = "tokens" if any("t" in dict(buffer.axes) for buffer in blocks) else "S"
+        return f"int(are_copied({', '.join([walked, *read])}))"
 
     def _named(self, buffer: Buffer) -> str:
         """How a buffer is called in the functions of the op."""
@@ -235,8 +239,23 @@ class FoldOp:
             with writer.block(f"if tokens < {FEW}{alone}:"):
                 self._by_parts(writer, sizes)
                 writer.gives(self.results)
+        if takes_turns(self.fold):
+            self._by_turns(writer, sizes)
         self._blocks(writer, "forward")
         self._launch(writer, program, sizes)
+
+    def _by_turns(self, writer: Writer, sizes: dict[str, str]) -> None:
+        """Lines for so few tokens read that they stand on chip while heads take turns."""
+        like = self.arguments[self.vectors[0].name]
+        dims = {f"N_{clean(s.dim.name)}" for s in self.vectors if s.dim is not None}
+        groups = " * ".join(["B", *(f"N_{clean(name)}" for name in heads_beside(self.fold))])
+        given = ["data", "tokens", "S", groups, f"{like}.device", *sorted(dims)]
+        writer.line(f"turns = turn_blocks({', '.join(given)})")
+        alone = "".join(f" and {name} is None" for name in self.borders)
+        with writer.block(f"if turns is not None{alone}:"):
+            writer.line("rows, columns, options = turns")
+            self._launch(writer, self._program(in_turns, "_turns"), sizes)
+            writer.gives(self.results)
 
     def _by_parts(self, writer: Writer, sizes: dict[str, str]) -> None:
         """Lines that split what few readers read, and join what comes of it."""

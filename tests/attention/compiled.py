@@ -39,7 +39,8 @@ from archc.lowering.attention_gradient import by_readers, by_tokens
 from archc.lowering.attention_heads import by_parts, turned
 from archc.lowering.attention_scores import of_pairs
 from archc.lowering.attention_singly import of_singly
-from archc.runtime.folds import by_addresses, fold_blocks, part_blocks, turned_around
+from archc.lowering.attention_turns import in_turns
+from archc.runtime.folds import by_addresses, fold_blocks, part_blocks, turn_blocks, turned_around
 from archc.runtime.listings import choice_blocks, entry_precision, readers_beside
 from archc.runtime.paged import PAGE
 from archc.schedule.choosing import choices_within
@@ -79,6 +80,10 @@ def compiled(score: str, kind: str, wide: int = 128, packed: bool = False) -> di
         fold = replace(case.fold, ragged=True, paged=kind == "pages")
         options = by_addresses(options) if fold.paged else options
         return assembled_for(by_parts(fold), case, rows, columns, options, packed=True)
+    if kind == "turns":
+        blocks = turn_blocks(torch.bfloat16, 8192, 128, 8, torch.device("cpu"), wide)
+        assert blocks is not None
+        return assembled_for(in_turns(case.fold), case, *blocks)
     case = replace(case, copied=1)
     program = PROGRAMS[kind](replace(case.fold, packed=True, copied=kind != "parts"))
     return assembled_for(program, case, rows, columns, options, packed)
@@ -221,7 +226,8 @@ def main() -> int:
         wrong |= far
         print(f"latent, {kind}, in float32: {found}{' TOO MUCH' if far else ''}", flush=True)
     for score in [name for name in names if name != "latent"]:
-        for kind, packed in kinds if score in SCORES else product(CHOSEN, (False,)):
+        turns = [("turns", False)] if score == "capped" else []
+        for kind, packed in [*kinds, *turns] if score in SCORES else product(CHOSEN, (False,)):
             found = compiled(score, kind, packed=packed)
             far = found["shared"] > ROOM or found["spilled"] > SPILLED
             wrong |= far

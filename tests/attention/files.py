@@ -37,6 +37,10 @@ SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
     "window_attention, few": (
         {"q": (1, 1, 4, 20), "k": (1, 195, 2, 20), "v": (1, 195, 2, 20), "sink": (4,)}, {"w": 99},
     ),
+    "capped_attention, turns": (
+        {"q": (2, 70, 4, 20), "k": (2, 60, 2, 20), "v": (2, 60, 2, 20)}, {"cap": 3.0},
+    ),
+    "totals, turns": ({"q": (1, 50, 4, 20), "k": (1, 60, 2, 20), "v": (1, 60, 2, 24)}, {}),
     "fox": ({"q": (1, 70, 2, 20), "k": (1, 81, 2, 20), "v": (1, 81, 2, 20), "f": (1, 81, 2)}, {}),
     "biased": ({"q": (2, 50, 2, 20), "k": (2, 70, 2, 20), "v": (2, 70, 2, 20), "b": (40, 2)}, {}),
     "alibi": ({"q": (1, 40, 2, 60), "k": (1, 40, 2, 60), "v": (1, 40, 2, 60), "m": (2,)}, {}),
@@ -159,6 +163,8 @@ def compared(spec: str) -> dict[str, float]:
         module.are_copied = lambda *given: True
     if way == "few":
         module.processors_of = lambda device: 4  # parts for it
+    turns = (32, 64, {"num_warps": 4, "num_stages": 2}) if way == "turns" else None
+    module.turn_blocks = lambda *given: turns
     if title == "dropped":
         module.dropout_seed = lambda *given: SEED
         module.F = SimpleNamespace(dropout=by_seed)
