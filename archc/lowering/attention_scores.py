@@ -40,7 +40,7 @@ class _Scores(Sweep):
                 self.N[scores.groups] = self.k.sizes(f"N_{clean(scores.groups)}")[0]
             others[f"n_{clean(scores.groups)}"] = self.N[scores.groups]
         dtype = self.IO if scores.summed else "f32"
-        self.o = self.k.memory("o", {"b": self.B, **others, "t": self.T, "s": self.S}, dtype)
+        self.o = self.k.memory("o", {"b": self.B, "t": self.T, **others, "s": self.S}, dtype)
 
     def equations(self, fold: WeightedSum) -> list[str]:
         """The formulas of the docstring."""
@@ -187,7 +187,7 @@ def of_pairs(scores: Scores, name: str = "attend_scores") -> Program:
     places = [*(standing[head.name] for head in w.others()), *([w.group] if w.group else [])]
     where = [w.in_mine, w.in_seen]
     total = w.whole(loop.results[0])
-    k.store(w.o, w.b, *places, w.mine.at, w.seen.at, value=total, where=where)
+    k.store(w.o, w.b, w.mine.at, *places, w.seen.at, value=total, where=where)
     return swept(k.done())
 
 

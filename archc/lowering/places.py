@@ -26,8 +26,8 @@ class _Rows:
     def __init__(self, name: str, doc: str, kept: bool = True):
         self.k = k = Composer(name, doc, 8, 2)
         (ROWS, self.S), (self.MOST,) = k.sizes("ROWS", "S", varying=True), k.sizes("MOST")
-        (self.block,) = k.lengths("BLOCK_S")
-        self.score = k.memory("score", {"row": ROWS, "s": self.S})
+        (self.IO,), (self.block,) = k.dtypes("IO"), k.lengths("BLOCK_S")
+        self.score = k.memory("score", {"row": ROWS, "s": self.S}, self.IO)
         if kept:
             (self.ROOM,) = k.sizes("ROOM")
             self.kept = k.memory("kept", {"row": ROWS, "room": self.ROOM})

@@ -90,16 +90,16 @@ def _write_launch(file: File, name: str, title: str) -> None:
     """The function that launches its kernels, and these."""
     doc = "The places of the `most` largest of each row, in order, among those that may be."
     writer = Writer().define(f"{name}_launch", ["score", "most"], [doc], op=True)
-    writer.line(f"wide = score.to({WIDE}, memory_format=torch.contiguous_format)")
-    writer.line("rows = wide.reshape(-1, score.shape[-1]).contiguous()")
+    writer.line("rows = score.reshape(-1, score.shape[-1]).contiguous()")
     writer.line("listed = rows.new_full((rows.shape[0], most), -1, dtype=torch.int32)")
     sizes = {"ROWS": "rows.shape[0]", "S": "rows.shape[1]", "MOST": "most"}
+    kind: dict[str, str] = {"IO": "rows.dtype"}
     writer.line("whole = block_of(rows.shape[1])")
     with writer.block("if whole <= SHORT_ROW:"):
         program = short_places(f"{title}_short_kernel")
         buffers: dict[str, str] = {"score": "rows", "listed": "listed"}
         options = "place_options(whole)"
-        launch = ProgramLaunch(buffers, sizes, {"BLOCK_S": "whole"}, options=options)
+        launch = ProgramLaunch(buffers, sizes, kind | {"BLOCK_S": "whole"}, options=options)
         write_program(file, writer, program, launch)
         writer.line("return listed.view(*score.shape[:-1], most)")
     writer.line("parts, room, block = place_blocks(rows.shape[1], most)")
@@ -111,7 +111,8 @@ def _write_launch(file: File, name: str, title: str) -> None:
     for block, program in both.items():
         buffers = {b.name: "rows" if b.name == "score" else b.name for b in program.buffers}
         options = f"place_options({block})"
-        launch = ProgramLaunch(buffers, sizes, {"BLOCK_S": block}, options=options)
+        own = kind if "score" in buffers else {}
+        launch = ProgramLaunch(buffers, sizes, own | {"BLOCK_S": block}, options=options)
         write_program(file, writer, program, launch)
     writer.line("return listed.view(*score.shape[:-1], most)")
     file.sections.append(writer.text())
@@ -184,7 +185,7 @@ def _scored(scope: Scope, node: Node, op: ScoreOp) -> Value:
     text = call(op.title, *given, tokens, *starts, *numbers)
     others = [head.name for head in fold.heads if head.name != op.scores.over]
     others += [op.scores.groups] if op.scores.groups is not None else []
-    have = ["batch", *others, fold.reader.name, fold.read.name]
+    have = ["batch", fold.reader.name, *others, fold.read.name]
     if op.scores.summed:
         text = call(f"{text.at(ATOM)}.to", scope.dtype)
     return scope.settled(node, text, have)
