@@ -46,9 +46,6 @@ from archc.tile.unread import swept
 BLOCK_T, EACH = "BLOCK_T", "TURNS"
 """Tokens of a block; turns that a program takes one after the other, a block of tokens each."""
 
-AHEAD = 4
-"""How many tokens ahead a walk's loads are: a gradient took 219 us on an H100, 269 with 0."""
-
 BORDERS = "@borders"
 """The key of the table of packed sequences among buffers."""
 
@@ -506,8 +503,8 @@ class TokenProgram(Values):
         filled = walk.filled(first) if walk else []
         if isinstance(filled, Refusal):
             return filled
-        ahead, carried = AHEAD if walk else None, (*start, *filled)
-        with k.loop(0, self.turn_count, *carried, index="turn", ahead=ahead) as turn, self.inner():
+        carried, said = (*start, *filled), walk.looks.said if walk else {}
+        with k.loop(0, self.turn_count, *carried, index="turn", **said) as turn, self.inner():
             step = turn.index if walk else turn.index * self.block
             self.tokens(first + step)
             if walk:

@@ -72,6 +72,13 @@ class Looks:
         return Carried(node.operands[0], shift + (width.size - 1 if adds else 0), width, adds)
 
     @property
+    def said(self) -> dict[str, int]:
+        """How many turns loads are ahead, and are one of machine code: of two fewer instructions
+        move what is carried and make addresses. With sums registers have room for one."""
+        summed = any(key.adds for key in self.carried)
+        return {"ahead": 4} if summed else {"ahead": 3, "together": 2}
+
+    @property
     def first(self) -> list[Carried]:
         """The carried tokens that have no sums in them."""
         return [key for key in self.carried if not key.adds and key.node not in self.summed]

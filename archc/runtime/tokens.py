@@ -58,9 +58,9 @@ def blocks_of_program(programs: int, device: torch.device) -> int:
     return max(1, min(32, programs // (8 * max(1, processors_of(device)))))
 
 
-def walk_warps(numbers: int) -> int:
-    """How many warps walk over tokens with so many numbers in each place of a tile: 16 a thread."""
-    return max(1, min(16, numbers // 512))
+def walk_warps(numbers: int, each: int) -> int:
+    """How many warps walk over tokens with so many numbers in a tile."""
+    return max(1, min(16, numbers // each))
 
 
 def turns_of_walk(programs: int, device: torch.device, most: int) -> int:

@@ -60,9 +60,9 @@ PART = 256
 NUMBERS = {"values": 4096, "gradient": 1024}
 """How many numbers a tile has of a value, about."""
 
-WALKED = 512
-"""How many it has along the places of a short convolution too, which threads carry from token to
-token."""
+WALKED = {"values": 1024, "gradient": 512}
+"""How many a warp has along the places of a short convolution too, which threads carry from token
+to token."""
 
 FEW = 32
 """The most rows of a small matrix of a token: products with more are for tensor cores."""
@@ -348,7 +348,8 @@ class RegionFunction:
         kind = "values" if wanted is None else "gradient"
         most, warps = NUMBERS[kind], "token_warps(block_t * numbers)"
         if walks:
-            most, warps = WALKED, "walk_warps(block_t * numbers)"
+            most = WALKED[kind]
+            warps = f"walk_warps(block_t * numbers, {most})"
         elif wanted is not None:
             most = that_fit(NUMBERS[kind], made.program)
             if made.shares or most < NUMBERS[kind]:

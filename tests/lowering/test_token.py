@@ -509,11 +509,12 @@ def test_a_turn_of_a_walk_loads_each_token_once() -> None:
     (region,) = [r for r in regions_of(lowered(archc.load("kda").layer)) if r.name == "q"]
     made = lower(region, gradient_of(region, gradient))
     assert isinstance(made, RegionKernels)
-    for program, wanted in ((made.values, ["q_raw"]), (made.gradient, ["d_q", "q_raw"])):
+    values = made.values, ["q_raw"], For(ahead=3, together=2)
+    for program, wanted, turn in (values, (made.gradient, ["d_q", "q_raw"], For(ahead=4))):
         body = program.program.body
         turns = [s for s in body.statements if isinstance(s.op, For)]
         read = [_read(each.blocks[0]) for each in turns]
-        assert read[-1] == wanted
+        assert read[-1] == wanted and turns[-1].op == turn
         assert all("q_raw_past" in each for each in read[:-1])
         assert _read(body, within=False) == ["c_q"]
 
