@@ -34,7 +34,7 @@ from archc.lowering.algebra import reduced
 from archc.lowering.names import size_name
 from archc.lowering.token_borders import TABLE, Borders, Look
 from archc.lowering.token_nexts import if_wanted, is_again, let_in_place, nexts_of, store_nexts
-from archc.lowering.token_rules import TOKEN_RULES
+from archc.lowering.token_rules import TOKEN_RULES, as_written
 from archc.lowering.token_space import Space, space_of
 from archc.lowering.token_walk import Looks, Walk, furthest
 from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Values
@@ -436,7 +436,7 @@ class TokenProgram(Values):
         """Write what runs along the tokens."""
         for name, node in tokens.items():
             with if_wanted(self, name):
-                if isinstance(x := self._at_its_tokens(node), Refusal):
+                if isinstance(x := self._at_its_tokens(node, name), Refusal):
                     return x
                 self._store(name, node, x, self.made[name])
         return None
@@ -509,7 +509,7 @@ class TokenProgram(Values):
             self.tokens(first + step)
             if walk:
                 walk.begin(walk.looks.carried, turn.carried[len(rest) :])
-            problem = self._made_at_once([o for n, o in tokens.items() if not is_again(self, n)])
+            problem = self._made_at_once({n: o for n, o in tokens.items() if not is_again(self, n)})
             sums = self._shares([*rest.values()], turn.carried[: len(rest)], dims)
             problem = self._store_all(tokens) or store_nexts(self, self.nexts) or problem
             if problem is None and not isinstance(sums, Refusal):
@@ -530,16 +530,16 @@ class TokenProgram(Values):
         everywhere = isinstance(node.op, ir.Input) and self.stream not in node.type.names
         return everywhere and node.op.name not in self.region.seeds
 
-    def _made_at_once(self, nodes: Sequence[Node]) -> Refusal | None:
+    def _made_at_once(self, nodes: Mapping[str, Node]) -> Refusal | None:
         """Make values before any is stored."""
-        found = [self._at_its_tokens(node) for node in nodes]
+        found = [self._at_its_tokens(node, name) for name, node in nodes.items()]
         return next((x for x in found if isinstance(x, Refusal)), None)
 
-    def _at_its_tokens(self, node: Node) -> Made:
+    def _at_its_tokens(self, node: Node, name: str) -> Made:
         """An output, so many tokens after the block's as what it is made of is made together."""
         if self.walk is not None:
             self.look_at(self.walk.looks.shift(node.id))
-        return self.value(node.id)
+        return self.value(as_written(self, name, node).id)
 
     def _shares(
         self, nodes: Sequence[Node], sums: Sequence[Tile], dims: Sequence[tuple[Dim, ...]]
@@ -570,7 +570,7 @@ class TokenProgram(Values):
 
     def _share(self, node: Node, so_far: Tile, dims: tuple[Dim, ...]) -> Tile | Refusal:
         """The sums so far with the tokens of this block."""
-        x = self._at_its_tokens(node)
+        x = self._at_its_tokens(node, "")
         if isinstance(x, Refusal):
             return x
         x = self.beside(x.wide(), dims)

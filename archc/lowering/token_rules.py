@@ -12,6 +12,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.free_names import marked
 from archc.ir.graph import Node
+from archc.ir.value_names import primal
 from archc.lowering import algebra
 from archc.lowering.dropout import staying
 from archc.lowering.largest import top
@@ -116,15 +117,31 @@ def _applied(v: TokenProgram, node: Node, place: Place) -> Made:
     return made
 
 
+def as_written(v: TokenProgram, name: str, node: Node) -> Node:
+    """What an output is where it is written: at tokens, or before the first one if it is of a past,
+    one of two values between which `position >= 0` chooses."""
+    ends, past = {*v.region.tails, *v.region.nexts}, v.edge(name) is not None
+    choice = node.op == ir.Elementwise("where") and _is_from_first(v, node.operands[0])
+    if not choice or (primal(name) or name) in ends:
+        return node
+    chosen = v.graph[node.operands[2 if past else 1]]
+    return chosen if chosen.type.axes == node.type.axes else node
+
+
 def _is_after_first(v: TokenProgram, id: int, place: Place) -> bool:
     """Whether `position >= 0` is known to hold."""
+    return _is_from_first(v, id) and v.is_late(place[v.stream])
+
+
+def _is_from_first(v: TokenProgram, id: int) -> bool:
+    """Whether a value is `position >= 0` of the tokens."""
     node = v.graph[id]
     if node.op != ir.Elementwise("ge"):
         return False
     position, least = (v.graph[each].op for each in node.operands)
     known = isinstance(least, ir.Constant) and least.value == 0
     along = isinstance(position, ir.Position) and position.axis.name == v.stream
-    return known and along and v.is_late(place[v.stream])
+    return known and along
 
 
 def alike(v: TokenProgram, given: Sequence[Padded]) -> list[Padded]:

@@ -23,7 +23,7 @@ from archc.regions.gradient import gradient_of
 from archc.runtime.layers import top_of
 from archc.runtime.philox import factor_of_seed
 from archc.specfile import bundled
-from archc.tile.language import Apply, Block, For, Load, Reduce, statements
+from archc.tile.language import Apply, Block, For, Load, Reduce, Store, statements
 from tests.lowering.regions import Trial, regions_of, resolved, trial
 
 CLOSE = 1e-11
@@ -505,7 +505,8 @@ def test_sums_over_tokens_stay_in_registers() -> None:
 
 def test_a_turn_of_a_walk_loads_each_token_once() -> None:
     """The gradient of a convolution is one program: what a token looks back on is carried, the taps
-    are loaded before the first turn, and what was kept before the first token in turns before."""
+    are loaded before the first turn, and what was kept before the first token in turns before. What
+    is of tokens and what is of those kept are told apart by where they are written."""
     (region,) = [r for r in regions_of(lowered(archc.load("kda").layer)) if r.name == "q"]
     made = lower(region, gradient_of(region, gradient))
     assert isinstance(made, RegionKernels)
@@ -517,6 +518,9 @@ def test_a_turn_of_a_walk_loads_each_token_once() -> None:
         assert read[-1] == wanted and turns[-1].op == turn
         assert all("q_raw_past" in each for each in read[:-1])
         assert _read(body, within=False) == ["c_q"]
+        choices = {s.results[0] for s in statements(body) if s.op == Apply("where")}
+        written = [s for s in statements(turns[-1].blocks[0]) if isinstance(s.op, Store)]
+        assert written and not any(choices.intersection(s.operands) for s in written)
 
 
 def _read(block: Block, within: bool = True) -> list[str]:
