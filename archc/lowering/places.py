@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from archc.tile.compose import Composer, Tile
+from archc.tile.compose import Composer, Tile, size
 from archc.tile.language import Dim, Program
 
-HIGHEST, NOTHING = 2**31 - 1, -2139095041
-"""What is no number, and -inf, as whole numbers in the order of numbers: above -HIGHEST."""
+HIGHEST, WRONG, NOTHING = 2**31 - 1, 2**31 - 2**16, -2139095040
+"""What is no number, and -inf, as whole numbers in the order of numbers, above LOWEST. All bits
+of a number of 16 bits are among the upper ones of these, as `BITS` says."""
+LOWEST = -WRONG
+BITS = size("BITS")
+"""How many bits of these, behind that of the sign, tell one number from another."""
 BOTH = 1 << 16
 """Larger ones are counted in steps of this, beside those that equal a bound: blocks are shorter."""
 
@@ -27,6 +31,7 @@ class _Rows:
         self.k = k = Composer(name, doc, 8, 2)
         (ROWS, self.S), (self.MOST,) = k.sizes("ROWS", "S", varying=True), k.sizes("MOST")
         (self.IO,), (self.block,) = k.dtypes("IO"), k.lengths("BLOCK_S")
+        k.fixed(BITS)
         self.score = k.memory("score", {"row": ROWS, "s": self.S}, self.IO)
         if kept:
             (self.ROOM,) = k.sizes("ROOM")
@@ -47,16 +52,16 @@ class _Rows:
         """Numbers as whole ones in the same order: of no sign if 0, and the highest if none."""
         k = self.k
         bits = k.where(x.equals(0.0), 0.0, x).to("i32", bits=True).named("bits")
-        below = -(k.apply("min", bits, -1) + HIGHEST) - 2
-        return k.where(x.equals(x), k.where(bits >= 0, bits, below), HIGHEST).named("key")
+        below = -(k.apply("min", bits, -1) + HIGHEST) - 1
+        return k.where(x.equals(x), k.where(bits >= 0, bits, below), WRONG).named("key")
 
     def bound(self, count: Callable[[Tile], Tile]) -> Tile:
         """The highest key that `MOST` reach, as `count` says how many reach one; the lowest where
         fewer do."""
         k = self.k
         enough = count(k.lift(0, "i32")) >= self.MOST
-        start = k.where(enough, k.lift(0, "i32"), -HIGHEST).named("bound")
-        with k.loop(0, 31, start, k.lift(2**30, "i32"), index="bit") as loop:
+        start = k.where(enough, k.lift(0, "i32"), LOWEST).named("bound")
+        with k.loop(0, BITS, start, k.lift(2**30, "i32"), index="bit") as loop:
             so_far, step = loop.carried
             more = (so_far + step).named("more")
             loop.next(k.where(count(more) >= self.MOST, more, so_far), step // 2)
@@ -108,7 +113,7 @@ def candidates(name: str = "largest_candidates") -> Program:
     and their places; found[row]: how many they are, for which there may be no room."""
     w = _Rows(name, "The numbers of a row that reach a bound which `MOST` of them do, in order.")
     k, S, dim = w.k, w.k.lift(w.S, "i32"), Dim("s", w.block)
-    lowest = k.full(-HIGHEST, dim, dtype="i32").named("highest", "of each part of the row")
+    lowest = k.full(LOWEST, dim, dtype="i32").named("highest", "of each part of the row")
     with k.loop(0, w.blocks(S), lowest, index="i") as loop:
         s = w.places(loop.index)
         x = k.load(w.score, w.row, s, where=[s < S], fill=float("-inf"))
@@ -154,8 +159,7 @@ def places(name: str = "largest_places") -> Program:
         return loop.results[0]
 
     edge = w.bound(reach).named("edge")
-    above = reach(k.apply("min", edge, HIGHEST - 1) + 1)
-    above = k.where(edge < HIGHEST, above, 0).named("above", "none is above what is no number")
+    above = reach(edge + 1).named("above")
     room = (most - above).named("room", "for those that equal the least")
     with k.loop(0, w.blocks(count), k.lift(0, "i32"), k.lift(0, "i32"), index="j") as loop:
         key, there, i = keys(loop.index)

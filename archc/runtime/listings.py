@@ -71,6 +71,12 @@ def place_options(block: int) -> dict:
     return {"num_warps": min(16, max(1, block // 256)), "num_stages": 2}
 
 
+def bits_of(dtype: torch.dtype) -> int:
+    """How many of the upper 31 bits of a number's order, in float32, tell numbers of a dtype from
+    one another."""
+    return {torch.bfloat16: 15, torch.float16: 18}.get(dtype, 31)
+
+
 def chosen_by_readers(
     choose: Callable[..., Tensor], readers: tuple[Tensor, ...], read: tuple[Tensor, ...], pos: int,
     numbers: int, most: int, dim: int, largest: Callable[..., Tensor] = largest_places,

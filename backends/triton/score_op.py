@@ -94,12 +94,13 @@ def _write_launch(file: File, name: str, title: str) -> None:
     writer.line("listed = rows.new_full((rows.shape[0], most), -1, dtype=torch.int32)")
     sizes = {"ROWS": "rows.shape[0]", "S": "rows.shape[1]", "MOST": "most"}
     kind: dict[str, str] = {"IO": "rows.dtype"}
+    bits = {"BITS": "bits_of(rows.dtype)"}
     writer.line("whole = block_of(rows.shape[1])")
     with writer.block("if whole <= SHORT_ROW:"):
         program = short_places(f"{title}_short_kernel")
         buffers: dict[str, str] = {"score": "rows", "listed": "listed"}
         options = "place_options(whole)"
-        launch = ProgramLaunch(buffers, sizes, kind | {"BLOCK_S": "whole"}, options=options)
+        launch = ProgramLaunch(buffers, sizes, kind | bits | {"BLOCK_S": "whole"}, options=options)
         write_program(file, writer, program, launch)
         writer.line("return listed.view(*score.shape[:-1], most)")
     writer.line("parts, room, block = place_blocks(rows.shape[1], most)")
@@ -111,7 +112,7 @@ def _write_launch(file: File, name: str, title: str) -> None:
     for block, program in both.items():
         buffers = {b.name: "rows" if b.name == "score" else b.name for b in program.buffers}
         options = f"place_options({block})"
-        own = kind if "score" in buffers else {}
+        own = (kind if "score" in buffers else {}) | bits
         launch = ProgramLaunch(buffers, sizes, own | {"BLOCK_S": block}, options=options)
         write_program(file, writer, program, launch)
     writer.line("return listed.view(*score.shape[:-1], most)")

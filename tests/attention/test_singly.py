@@ -27,6 +27,7 @@ from archc.lowering.places import candidates, places, short_places
 from archc.runtime.layers import top_of
 from archc.runtime.listings import (
     at_places,
+    bits_of,
     chosen_by_readers,
     entries_of,
     filled,
@@ -358,9 +359,10 @@ def test_programs_list_the_places_of_the_largest(seed: int, room: int):
     """Equals, zeros of both signs, infinities and what is no number, which is the largest; rows
     shorter than the list, and candidates for which there is no room."""
     length, most = (7, 16, 40, 150)[seed % 4], (1, 9, 33)[seed % 3]
-    score, kind = drawn_scores(seed, length), "f32"
-    if seed % 5 == 0:  # in the dtype of the data, as it is
-        score, kind = score.bfloat16(), "bf16"
+    score = drawn_scores(seed, length)
+    kinds = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+    kind = [*kinds][seed // 3 % 3]
+    score = score.to(kinds[kind])
     known = {
         "score": score, "kept": torch.zeros(5, room),
         "place": torch.zeros(5, room, dtype=torch.int32),
@@ -368,14 +370,15 @@ def test_programs_list_the_places_of_the_largest(seed: int, room: int):
         "listed": torch.full((5, most), -1, dtype=torch.int32),
     }  # fmt: skip
     sizes = {"ROWS": 5, "S": length, "MOST": most, "ROOM": room}
-    constants: dict[str, int | str] = {"IO": kind, "BLOCK_S": 16}
+    bits = bits_of(score.dtype)
+    constants: dict[str, int | str] = {"IO": kind, "BITS": bits, "BLOCK_S": 16}
     for program in (candidates(), places()):
         assert not verify(program) and not verify_launch(program, {**sizes, **constants})
         given = {buffer.name: known[buffer.name] for buffer in program.buffers}
         run(program, given, sizes, constants)
     assert torch.equal(known["listed"], best(score, most))
     listed = torch.full((5, most), -1, dtype=torch.int32)
-    given, constants = {"score": score, "listed": listed}, {"IO": kind, "BLOCK_S": 256}
+    given, constants = {"score": score, "listed": listed}, {**constants, "BLOCK_S": 256}
     assert not verify_launch(short_places(), {**sizes, **constants})
     run(short_places(), given, {n: x for n, x in sizes.items() if n != "ROOM"}, constants)
     assert torch.equal(listed, best(score, most))
@@ -391,7 +394,7 @@ def test_candidates_are_few():
     given = {"score": score, "kept": torch.zeros(5, room), "found": torch.zeros(5).int()}
     given["place"] = given["kept"].int()
     sizes = {"ROWS": 5, "S": 4096, "MOST": 512, "ROOM": room}
-    run(candidates(), given, sizes, {"IO": "f32", "BLOCK_S": block})
+    run(candidates(), given, sizes, {"IO": "f32", "BITS": 31, "BLOCK_S": block})
     assert all(512 <= found <= 1.5 * 512 for found in given["found"].tolist())
 
 
