@@ -12,19 +12,20 @@ from archc.backends.renamed import at_path
 from archc.backends.writer import attribute
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
-from archc.ir.losses import loss_names
+from archc.ir.losses import loss_names, outputs_of_call
 from archc.origin import origin_of
 
 
 def auxiliary_loss(module: nn.Module, outputs: Any) -> Tensor | None:
     """The sum of the losses among the outputs of a module that archc made, to be added to that of
-    the task; None if it has none. Losses are the outputs of one number called `..._loss`, with the
-    weights that the spec gives them."""
+    the task; None if there are none (inputs that they need may be left out). Losses are the outputs
+    of one number called `..._loss`, with the weights that the spec gives them."""
     graph = origin_of(module).layer.graph
-    wanted = [list(graph.outputs).index(name) for name in loss_names(graph)]
+    every = outputs if isinstance(outputs, tuple) else (outputs,)
+    made = outputs_of_call(graph, len(every))
+    wanted = [made.index(name) for name in loss_names(graph) if name in made]
     if not wanted:
         return None
-    every = outputs if isinstance(outputs, tuple) else (outputs,)
     return torch.stack([every[place].float() for place in wanted]).sum()
 
 

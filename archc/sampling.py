@@ -16,6 +16,7 @@ from archc.backends.writer import identifier
 from archc.dims import TIME
 from archc.ir import layer as ir
 from archc.ir.graph import Type
+from archc.ir.losses import outputs_of_call
 from archc.ir.sizes import Number, callee_sizes, evaluate
 from archc.origin import Origin, origin_of
 from archc.runtime.kept_states import RaggedState, joined_states
@@ -70,7 +71,7 @@ def text_model(module: nn.Module, beside: bool = False) -> TextModel:
     if kinds != [["batch", "stream"]] or _beside(own[0].type) or own[0].type.dtype != "int":
         have = ", ".join(f"`{op.name}`" for op in needed) or "nothing"
         raise ValueError(f"{name} takes {have}: a model of text takes tokens, `input tokens in N`")
-    names = list(graph.outputs)
+    names = outputs_of_call(graph) or [*graph.outputs]
     place = names.index("logits") if "logits" in names else 0
     made = graph[graph.outputs[names[place]]].type
     if made.dtype != "real" or [axis.kind for axis in made.axes][:-1] != ["batch", "stream"]:

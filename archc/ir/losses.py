@@ -21,6 +21,17 @@ def loss_names(graph: Graph) -> tuple[str, ...]:
     return tuple(n for n, id in every if n.endswith(LOSS) and not graph[id].type.axes)
 
 
+def outputs_of_call(graph: Graph, count: int | None = None) -> list[str]:
+    """The outputs of a call, in order: of one that gives so many, or, for None, of one without the
+    inputs that may be left out."""
+    names = [*graph.outputs]
+    if count == len(names):
+        return names
+    extra = {n.id for n in graph if isinstance(n.op, ir.Input) and n.op.optional}
+    made = graph.outputs.items()
+    return [name for name, id in made if not extra & {id, *graph.ancestors(id)}]
+
+
 def for_tokens(graph: Graph) -> frozenset[int]:
     """The values that something else than losses is made of."""
     losses = {graph.outputs[name] for name in loss_names(graph)}

@@ -150,9 +150,11 @@ class Forward:
         if told and any(f.kind == "pos" for f in self.memory.fields):
             scope.ask(scope.lengths["t"])
         scope.statements([node.id for node in self.layer.graph if node.id not in optional])
-        made = [self._output(id) for id in self.layer.graph.outputs.values() if id not in optional]
+        outputs = [id for id in self.layer.graph.outputs.values() if id not in optional]
+        texts = {id: self._output(id) for id in outputs}
+        made = [texts[id] for id in outputs]
         if optional:
-            self._when_given(made)
+            self._when_given(texts)
         self.held = self._held()
         writer = self._header()
         writer.depth += 1
@@ -190,17 +192,17 @@ class Forward:
     def _output(self, id: int) -> str:
         return self.scope.at(id, self.scope.graph[id].type.names).text
 
-    def _when_given(self, made: list[str]) -> None:
-        """Outputs that depend on inputs which may be left out."""
+    def _when_given(self, made: dict[int, str]) -> None:
+        """Outputs that depend on inputs which may be left out, among the others in their order."""
         scope, optional = self.scope, self.memory.optional
         scope.needed_by(optional)
         given = [self.names[id] for id, op in self.layer.inputs if op.optional]
-        scope.writer.line(f"made = {joined(made)}")
+        outputs = self.layer.graph.outputs.values()
+        scope.writer.line(f"made = {joined([made[id] for id in outputs if id in made])}")
         outer, scope.writer = scope.writer, Writer(margin=12)
         scope.statements(optional)
-        outputs = self.layer.graph.outputs.values()
-        more = [self._output(id) for id in outputs if id in optional]
-        scope.writer.line(f"made = {joined([*made, *more])}")
+        every = [made.get(id) or self._output(id) for id in outputs]
+        scope.writer.line(f"made = {joined(every)}")
         inner, scope.writer = scope.writer, outer
         with outer.block(f"if {' and '.join(f'{name} is not None' for name in given)}:"):
             outer.include(inner.lines)
@@ -209,7 +211,7 @@ class Forward:
         """The results of a call, and how to go on."""
         graph, optional = self.layer.graph, self.memory.optional
         made = ", ".join(f"`{n}`" for n, id in graph.outputs.items() if id not in optional)
-        more = ", ".join(f"`{n}`" for n, id in graph.outputs.items() if id in optional)
+        more = self._optional_outputs()
         given = " and ".join(f"`{op.name}`" for _, op in self.layer.inputs if op.optional)
         made += f", and {more} where {given} is given" if optional else ""
         if self.parts.file.slots:
@@ -219,6 +221,11 @@ class Forward:
             return [f"{made}; the whole sequence at once.", self._packed_doc(), PADDED]
         title = f"{made}; with `return_state` also the state to continue from."
         return [title, self._packed_doc(), PADDED]
+
+    def _optional_outputs(self) -> str:
+        """The outputs that inputs which may be left out are needed for."""
+        outputs = self.layer.graph.outputs.items()
+        return ", ".join(f"`{name}`" for name, id in outputs if id in self.memory.optional)
 
     def _packed_doc(self) -> str:
         if not self.scope.cu_seqlens:
@@ -336,6 +343,8 @@ class Forward:
                 writer.call("raise ValueError(", [message], ")")
         if not memory.fields:
             return
+        if memory.whole:
+            self._refuse_gaps(writer)
         if self.scope.cu_seqlens:
             rows = f"{self.first}.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1"
             writer.line(f"{self.rows} = {rows}")
@@ -347,6 +356,14 @@ class Forward:
         if any(field.kind == "pos" for field in memory.fields):
             writer.line("pos = state.pos")
             self._check_tables(writer)
+
+    def _refuse_gaps(self, writer: Writer) -> None:
+        """Lines that refuse a state where values look along tokens of which it keeps nothing."""
+        given = [self.names[id] for id, op in self.layer.inputs if op.optional]
+        told = f"{self._optional_outputs()}: made of all tokens so far, and nothing is kept of them"
+        with writer.block(f"if {' and '.join(f'{x} is not None' for x in ('state', *given))}:"):
+            message = quoted(f"{self.parts.name}: {told}; give no state")
+            writer.call("raise ValueError(", [message], ")")
 
     def _check_tables(self, writer: Writer) -> None:
         """Lines that refuse more tokens than tables of positions have rows for."""

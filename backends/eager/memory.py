@@ -6,7 +6,7 @@ reads, a called layer its own state; what was made from another sequence is kept
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -63,6 +63,7 @@ class Memory:
         self.chains = chains(self.graph)
         self.other = _made_from_others(self.graph, self.flow)
         self.optional = _made_from_optional(self.graph)
+        self.whole = self._whole()
         self.refusal = self._refusal()
         self.others = self._kept_from_others()
         for node in self.graph:
@@ -90,7 +91,7 @@ class Memory:
         """The fields that one node needs."""
         if node.id in self.others:
             self._add(nearest_name(self.graph, node.id), "other", node.id, node.type.axes)
-        if node.id in self.other:
+        if node.id in self.other or node.id in self.whole:
             return
         if isinstance(node.op, ir.Recurrence) and node.op.stream.name in self.flow:
             begun = begun_by_inputs(self.graph, node)
@@ -109,6 +110,29 @@ class Memory:
             self._keep_callee(node)
         elif isinstance(node.op, ir.Substitute):
             self._add(nearest_name(self.graph, node.id), "seen", node.id, node.type.axes)
+
+    def _whole(self) -> set[int]:
+        """Values that inputs which may be left out are needed for, and that look along the tokens:
+        nothing is kept of them, as a call without these inputs would leave a gap there."""
+        own = [node for node in self.graph if node.id in self.optional - self.other]
+        others = [
+            n for n in self.graph if n.id not in self.optional and isinstance(n.op, ir.Attend)
+        ]
+        kept = {read for node in others for read in _read(node)}
+        return {node.id for node in own if self._looks_along(node, kept)}
+
+    def _looks_along(self, node: Node, kept: Collection[int]) -> bool:
+        """Whether a value is made from earlier tokens, other than those that are `kept` anyway."""
+        op = node.op
+        if isinstance(op, ir.Attend):
+            return self.reads_flow(node) and not {*_read(node)} <= {*kept}
+        if isinstance(op, ir.Call):
+            return self.carried(node) and remembers(op.callee)
+        if isinstance(op, ir.Recurrence):
+            return op.stream.name in self.flow
+        if isinstance(op, ir.Window | ir.Shift):
+            return op.stream in self.flow
+        return isinstance(op, ir.Substitute)
 
     def _keep_read(self, node: Node) -> None:
         """The values that an attention reads, the last ones only if its window says that it may."""
@@ -173,7 +197,8 @@ class Memory:
                 continue
             name = nearest_name(self.graph, node.id)
             if is_read(self.graph, node, read):
-                return f"`{name}` is made from all tokens"
+                told = "is made from all tokens, and read by what is no loss by its name"
+                return f"`{name}` {told}, `..._loss`"
             if isinstance(node.op, ir.Attend) and self.reads_flow(node) and not node.op.causal:
                 return f"`{name}` reads tokens that come later"
             if isinstance(node.op, ir.Gather) and node.op.axis in self.flow:
@@ -183,13 +208,15 @@ class Memory:
                 and memory_of(node.op.callee).refusal
                 and self.carried(node)
             ):
-                return f"`{node.op.callee.name}` needs the whole sequence at once"
+                inner = memory_of(node.op.callee).refusal
+                return f"`{node.op.callee.name}` needs the whole sequence at once: {inner}"
             lost = any("t" in self.graph[o].type.names for o in node.operands)
             region = isinstance(
                 node.op, ir.Recurrence | ir.Attend | ir.Call | ir.Result | ir.Window
             )
             if lost and not region and "t" not in node.type.names:
-                return f"`{name}` is made from all tokens"
+                number = ", and is no loss by its name, `..._loss`" if not node.type.axes else ""
+                return f"`{name}` is made from all tokens{number}"
         return None
 
     def _kept_from_others(self) -> set[int]:
