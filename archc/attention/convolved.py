@@ -57,10 +57,10 @@ def _convolution(graph: Graph, node: Node, attend: ir.Attend) -> int | None:
     reader, read = attend.reader.name, attend.read.name
     if node.op != ir.Reduce("sum", (read,)):
         return None
-    pairs, tokens = _Side(), _Side()
+    pairs, tokens, shifts = _Side(), _Side(), _Shifts(graph, attend)
     for id, is_mask in _factors(graph, node.operands[0]):
         side = pairs if reader in graph[id].type.names else tokens
-        if side is pairs and _shift(graph, graph[id], attend) != 0:
+        if side is pairs and shifts.of(id) != 0:
             return None
         (side.masks if is_mask else side.factors).append(id)
     along = [any(read in graph[i].type.names for i in s.factors + s.masks) for s in (pairs, tokens)]
@@ -77,7 +77,7 @@ def _convolution(graph: Graph, node: Node, attend: ir.Attend) -> int | None:
 def _factors(graph: Graph, id: int) -> Iterator[tuple[int, bool]]:
     """The factors of a product, and the conditions without which it is 0."""
     node = graph[id]
-    if node.op == ir.Elementwise("mul"):
+    if node.op == ir.Elementwise("mul") or _is_outer(graph, node):
         for operand in node.operands:
             yield from _factors(graph, operand)
     elif node.op == ir.Elementwise("where") and graph[node.operands[2]].op == NOTHING:
@@ -87,18 +87,44 @@ def _factors(graph: Graph, id: int) -> Iterator[tuple[int, bool]]:
         yield id, False
 
 
-def _shift(graph: Graph, node: Node, attend: ir.Attend) -> int | None:
-    """By how much a value grows where both tokens are one later; None where nothing says."""
-    pair = {attend.reader.name, attend.read.name}
-    if isinstance(node.op, ir.Position):
-        return 1 if node.op.axis.name in pair and not node.op.own else None
-    if not {"batch", *pair} & {*node.type.names}:
-        return 0
-    given = [_shift(graph, graph[id], attend) for id in node.operands]
-    grows = [each for each in given if each is not None]
-    if not given or len(grows) < len(given) or not _is_by_place(graph, node, pair):
-        return None
-    return _grown(node.op, grows)
+def _is_outer(graph: Graph, node: Node) -> bool:
+    """Whether a node is the product of two values, element by element, which keeps every axis."""
+    if not ir.is_product(node.op):
+        return False
+    kept = {label: axis.name for label, axis in node.op.out}
+    return all(
+        kept.get(label) == name
+        for labels, id in zip(node.op.ins, node.operands, strict=True)
+        for label, name in zip(labels, graph[id].type.names, strict=True)
+    )
+
+
+class _Shifts:
+    """By how much values grow where both tokens are one later; None where nothing says."""
+
+    def __init__(self, graph: Graph, attend: ir.Attend):
+        self.graph, self.pair = graph, {attend.reader.name, attend.read.name}
+        self.known: dict[int, int | None] = {}
+
+    def of(self, id: int) -> int | None:
+        """That of one value, found once however many read it."""
+        if id not in self.known:
+            self.known[id] = self._found(self.graph[id])
+        return self.known[id]
+
+    def _found(self, node: Node) -> int | None:
+        if isinstance(node.op, ir.Position):
+            return 1 if node.op.axis.name in self.pair and not node.op.own else None
+        if not {"batch", *self.pair} & {*node.type.names}:
+            return 0
+        if not node.operands or not _is_by_place(self.graph, node, self.pair):
+            return None
+        grows: list[int] = []
+        for id in node.operands:
+            if (each := self.of(id)) is None:
+                return None
+            grows.append(each)
+        return _grown(node.op, grows)
 
 
 def _grown(op: ir.Op, grows: Sequence[int]) -> int | None:

@@ -160,6 +160,7 @@ def _reach(
     if source == "t" and attend is not None:
         bounds = bounds_of(inner, node, variable)
         distances.settle(inner.frame.graph, TIME, attend.read, attend.mask.node, bounds)
+        distances.shield(inner.frame.graph, (TIME, attend.read), attend.mask.node)
     return window, causal
 
 

@@ -1,9 +1,9 @@
-"""Distances of pairs that no attend reads, kept where a logarithm or a quotient has a value.
+"""Distances of pairs that no attend reads, kept where a logarithm, a quotient or exp has a value.
 
-`log(1 + c * (t - s))` of a token ahead is no number. Its weight is 0, but the gradient of a factor
-of it is a sum over all pairs, and 0 times no number is none. So `t - s`, in whatever way it is
-written (`1 + t - s`, `s - t`), stays within what it is of pairs that are read, where such a
-function depends on it; of pairs that are read nothing changes.
+`log(1 + c * (t - s))` of a token ahead is no number, and `exp(-c * (t - s))` may be infinite. Its
+weight is 0, but the gradient of a factor of it is a sum over all pairs, and 0 times no number is
+none. So `t - s`, in whatever way it is written (`1 + t - s`, `s - t`), stays within what it is of
+pairs that are read, where such a function depends on it; of pairs that are read nothing changes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
 
-PARTIAL = {"log": 0, "sqrt": 0, "rsqrt": 0, "pow": 0, "div": 1}
-"""Functions that have no value, or no slope, for some numbers: of which operand."""
+PARTIAL = {"log": 0, "sqrt": 0, "rsqrt": 0, "pow": 0, "div": 1, "exp": 0, "exp2": 0}
+"""Functions that have no value, or no finite slope, for some numbers: of which operand."""
+
+POWERS = (ir.Elementwise("exp"), ir.Elementwise("exp2"))
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
@@ -51,6 +53,26 @@ def settle(graph: Graph, reader: Axis, read: Axis, mask: int, bounds: Sequence[L
             kept_in = build.fn(fn, value, build.number(sympy.expand(edge)))
             graph.substitute(value, kept_in)
             value = kept_in
+
+
+def shield(graph: Graph, pair: tuple[Axis, Axis], mask: int) -> None:
+    """In the body of an attend: let exp(c[t] - c[s]), what a product of gates is, be 1 of pairs
+    that are not read, for which it may be infinite."""
+    forms = {node.id: _linear(graph, node, pair) for node in list(graph)}
+    reader, read = (axis.name for axis in pair)
+    for node in list(graph):
+        if node.op not in POWERS or not {reader, read} <= {*node.type.names}:
+            continue
+        signs: dict[str, set[bool]] = {reader: set(), read: set()}
+        for factor, id in _terms(graph, node.operands[0], forms):
+            own = [name for name in signs if name in graph[id].type.names]
+            if len(own) == 1 and forms[id] is None:
+                signs[own[0]].add(bool(factor.is_negative))
+        if signs[reader] and signs[read] and len(signs[reader] | signs[read]) == 2:
+            make = Builder(graph, node.span)
+            kept = make.fn("where", mask, node.operands[0], make.number(0))
+            made = graph.add(node.op, kept, name=node.name, span=node.span)
+            graph.substitute(node.id, made)
 
 
 def _gather(graph: Graph, pair: tuple[Axis, Axis], kept: set[int]) -> None:
@@ -155,7 +177,7 @@ def _is_summed(graph: Graph, id: int) -> bool:
 
 
 def _reaches(graph: Graph, id: int, pair: set[str]) -> bool:
-    """Whether a function with poles or a bounded domain is taken of a value of each pair."""
+    """Whether a function that is not finite everywhere is taken of a value of each pair."""
     found, waiting = {id}, [id]
     while waiting:
         current = waiting.pop()

@@ -30,6 +30,10 @@ CONVOLVED = {
     "a sum of waves": (
         "param w[P]; h[P, H, V]", "s <= t", "sum[s](sum[P](sin(w * (t - s)) * h) * v[s])",
     ),
+    "a small network": (
+        "param w[P]; A[P, P']; B[P, V]; a[H, V]", "s <= t",
+        f"sum[s]((B.T @ sin(A.T @ sin(w * (t - s)))) * {FAR} * v[s])",
+    ),
 }  # fmt: skip
 OTHERS = {
     "by place": ("param a[H, V]", "s <= t", "sum[s](exp(-exp(a) * (t + s)) * v[s])"),
@@ -124,3 +128,26 @@ def test_what_is_not_finite_reaches_no_earlier_token(of: str, wrong: float) -> N
     torch.testing.assert_close(found[~there], before[~there])
     (slope,) = torch.autograd.grad(found[~there].sum(), v)
     assert slope.isfinite().all()
+
+
+def test_a_loop_in_an_attend_is_looked_at_once_for_each_value() -> None:
+    """A threshold by halving: each step reads the one before it twice and more."""
+    spec = archc.parse(
+        "layer L(H, V, P = 40):\n    input v[H, V]\n    attend s <= t over H:\n"
+        "        z = v[t].T @ v[s]\n        low = max[s](z) - 1\n        high = low + 1\n"
+        "        repeat P as i:\n            mid = (low + high) / 2\n"
+        "            more = sum[s](relu(z - mid) ** 2) - 1\n"
+        "            low = where(more >= 0, mid, low)\n"
+        "            high = where(more >= 0, high, mid)\n"
+        "        o = (relu(z - low) ** 2) @ v[s]\n    output o\n"
+    )
+    v = torch.randn(1, 9, 2, 3, dtype=torch.float64)
+    found = spec.module(H=2, V=3, dtype=torch.float64)(v)
+    score = torch.einsum("bthv,bshv->bhts", v, v)
+    score = score.masked_fill(torch.ones(9, 9, dtype=torch.bool).triu(1), -torch.inf)
+    low = score.amax(-1, keepdim=True) - 1
+    for step in range(1, 41):
+        low = low + ((score - low - 2.0**-step).relu() ** 2).sum(-1, keepdim=True).ge(1) / 2**step
+    weights = (score - low).relu() ** 2
+    torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 9, dtype=torch.float64))
+    torch.testing.assert_close(found, torch.einsum("bhts,bshv->bthv", weights, v))
