@@ -8,8 +8,10 @@ gate is made of: `log(exp(e)) -> e`, `log(sigmoid(x)) -> logsigmoid(x)`.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import sympy
 
@@ -131,6 +133,16 @@ def _described(node: Node) -> str:
     return fn if node.name is None else f"`{node.name}`, made by {fn},"
 
 
+FOLDED: Mapping[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "neg": operator.neg,
+}
+SUMS = tuple(ir.Elementwise(fn) for fn in (*FOLDED, "real"))
+"""What a sum of products is made of."""
+
+
 # --- rules -------------------------------------------------------------------------------------
 
 Found = int | NoLog | None
@@ -159,7 +171,7 @@ def _complement(logs: _Logs, node: Node) -> Found:
     one, other = (logs.graph[operand] for operand in node.operands)
     inside = logs.interval(other.id)
     if one.op != ir.Constant(sympy.Integer(1)) or not inside.within(Interval(0, 1, False, True)):
-        return None
+        return _by_case(logs, node)
     if other.op == ir.Elementwise("sigmoid"):
         return logs.fn("logsigmoid", logs.fn("neg", other.operands[0]))
     own = node.id if inside.high < 1 else logs.fn("max", node.id, logs.number(SMALLEST))
@@ -207,6 +219,58 @@ def _where(logs: _Logs, node: Node) -> Found:
     return logs.fn("where", condition, *found)
 
 
+def _by_case(logs: _Logs, node: Node) -> Found:
+    """log(m * a + (1 - m)) of m = where(c, 1, 0) -> where(c, log(a), 0): a sum that a choice of two
+    numbers enters, as the choice of two sums."""
+    mask = None if logs.interval(node.id).positive else _choice(logs.graph, node.id)
+    if mask is None:
+        return None
+    condition, *numbers = logs.graph[mask].operands
+    cases = [_with(logs, node.id, mask, number) for number in numbers]
+    made = logs.graph[logs.fn("where", condition, *cases)]
+    if {*made.type.names} != {*node.type.names}:
+        return None
+    found = _where(logs, made)
+    return None if isinstance(found, NoLog) else found
+
+
+def _choice(graph: Graph, id: int) -> int | None:
+    """The first choice between two numbers that a sum of products is made of."""
+    waiting, seen = [id], {id}
+    while waiting:
+        node = graph[waiting.pop()]
+        if node.op == ir.Elementwise("where") and all(
+            isinstance(graph[each].op, ir.Constant) for each in node.operands[1:]
+        ):
+            return node.id
+        if node.op in SUMS:
+            waiting += [each for each in node.operands if each not in seen]
+            seen.update(node.operands)
+    return None
+
+
+def _with(logs: _Logs, id: int, mask: int, number: int) -> int:
+    """A sum of products with a number in the place of a choice, without terms that are 0."""
+    if id == mask:
+        return number
+    node = logs.graph[id]
+    if node.op not in SUMS:
+        return id
+    made = [_with(logs, each, mask, number) for each in node.operands]
+    if [*node.operands] == made:
+        return id
+    values = [getattr(logs.graph[each].op, "value", None) for each in made]
+    fn = node.op.fn
+    if fn == "real" or None not in values:
+        return made[0] if fn == "real" else logs.number(FOLDED[fn](*values))
+    if fn == "mul" and 0 in values:
+        return logs.number(0)
+    idle = 1 if fn == "mul" else 0
+    if idle in values[1:] or (values[0] == idle and fn in ("add", "mul")):
+        return made[0] if idle in values[1:] else made[1]
+    return logs.fn(fn, *made)
+
+
 def _through(logs: _Logs, node: Node) -> Found:
     """log(real(a)) -> log(a), and a value that is read elsewhere: the same op on the logarithm."""
     found = logs.log(node.operands[0])
@@ -217,7 +281,7 @@ def _through(logs: _Logs, node: Node) -> Found:
 
 def _constant(logs: _Logs, node: Node) -> Found:
     """The exact logarithm of a positive number."""
-    positive = logs.interval(node.id).positive
+    positive = logs.interval(node.id).positive or node.op.value.is_positive
     return logs.number(sympy.log(node.op.value)) if positive else None
 
 
@@ -278,6 +342,7 @@ RULES: dict[str | type, Callable[[_Logs, Node], Found]] = {
     "exp2": _exp2,
     "sigmoid": _sigmoid,
     "sub": _complement,
+    "add": _by_case,
     "mul": _together("add"),
     "div": _together("sub"),
     "max": _together("max"),

@@ -55,6 +55,12 @@ def written(s: Sketch, x: int) -> int:
     return s.fn("sub", s.number(1), s.fn("mul", strength, chosen))
 
 
+def masked(s: Sketch, x: int, kept: int) -> int:
+    """m kept + (1 - m) of m = where(x > 0, 1, 0)"""
+    mask = s.fn("real", s.fn("where", s.fn("gt", x, s.number(0)), s.number(1), s.number(0)))
+    return s.fn("add", s.fn("mul", mask, kept), s.fn("sub", s.number(1), mask))
+
+
 GATES: dict[str, tuple[Made, bool]] = {
     "exp": (lambda s, x: s.fn("exp", x), False),
     "exp2": (lambda s, x: s.fn("exp2", x), False),
@@ -95,6 +101,8 @@ GATES: dict[str, tuple[Made, bool]] = {
         lambda s, x: s.fn("where", s.fn("lt", x, s.number(0)), s.fn("sigmoid", x), s.number(1)),
         True,
     ),
+    "masked": (lambda s, x: masked(s, x, s.fn("sigmoid", x)), True),
+    "reset": (lambda s, x: masked(s, x, s.number(0)), True),
     "outer": (
         lambda s, x: s.einsum(
             "batch t K, K' -> batch t K K'", s.fn("sigmoid", x), s.fn("exp", s.param("p", "K'"))
