@@ -56,12 +56,13 @@ def _no_dim(scope: Scope, node: tree.Recurrence | tree.Attend, word: str, name: 
     start = node.span.start + (found.start(1) if found else 0)
     end = start + len(name) if found else node.span.end
     known = scope.dim_names()
+    along = "it is a sequence: a layer is applied along it, `Layer(...)(x)` of its values `x`"
     return scope.error(
         "E0202",
         f"`{name}` is not a dim of this layer",
         Span(node.span.source, start, end),
         "unknown size",
-        helps=did_you_mean(name, known)
+        helps=([along] if name in scope.context.streams else did_you_mean(name, known))
         or [f"sizes are the layer's arguments: `layer Name({name}, ...)`"],
     )
 

@@ -391,6 +391,9 @@ class Scope:
             helps = [*(habits.of_dim(item.id) or did_you_mean(item.id, known))]
             if self.index(item.id) is not None:
                 helps = [f"leave `[{item.id}]` out: it is an index, and no dim"]
+                if (blocks := self.context.streams.get(item.id, (None, None))[1]) is not None:
+                    own = f"`x[{item.id}]` has the tokens of its block along `{blocks.size}`"
+                    helps = [f"{own}: `mean[{blocks.size}](x[{item.id}])`"]
             elif item.id in self.context.streams:
                 helps = [f"it is a sequence: read it token by token in `attend all {item.id}:`"]
             raise self.missing(

@@ -52,6 +52,14 @@ CASES = {
     "an index of an output": (
         ["recurrence s[d]:", "    s[t] = s[t-1] + x", "output s[t]"], "E0202", "t", "`[t]` out",
     ),
+    "a mean over a block's tokens": (
+        ["blocks b of n every n:", "    z = mean[b](x)", "output z"], "E0202", "b",
+        "`mean[n](x[b])`",
+    ),
+    "heads that are a sequence": (
+        ["attend all s over m:", "    z = softmax(q[s] @ q[t]) @ q[s]", "output z"], "E0202", "m",
+        "a layer is applied along it",
+    ),
     "a window along a dim of its own": (
         ["param w[n, d]", "output y = shortconv(x, w)"], "E0206", "shortconv(x, w)", "the last one",
     ),
