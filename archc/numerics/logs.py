@@ -101,6 +101,8 @@ class _Logs(Builder):
         hint = "write the gate as exp(...) or sigmoid(...), which are above 0"
         if isinstance(node.op, ir.Constant) and node.op.value.is_Symbol:
             hint = f"say `require {node.op.value} > 0`"
+        if node.op in SUMS and node.name is None and "exactly 0" in what:
+            hint += ", or, if masks make it, name it above the recurrence: `keep = 1 - m`"
         return NoLog(node.id, f"{_described(node)} {what}, where it has no logarithm: {hint}")
 
     def all(self, *ids: int) -> tuple[int, ...] | NoLog:

@@ -226,6 +226,7 @@ def test_the_reason_names_what_stopped_it() -> None:
     shifted = s.add(ir.Shift("t", 1), s.fn("sigmoid", x))
     assert no_log(s, shifted).reason.startswith("`shift` may be exactly 0")
     assert no_log(s, s.fn("sub", s.number(1), x)).node == s.graph.fresh - 1
+    assert "name it above the recurrence" in no_log(s, s.fn("add", relu, relu)).reason
 
 
 def test_a_parameter_that_is_known_to_be_positive_has_a_logarithm() -> None:
