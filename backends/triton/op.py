@@ -63,13 +63,19 @@ class KernelOp(Op):
     def _by_kernels(self, writer: Writer, brief: Op | None) -> None:
         """Lines that leave it to kernels, where these can do it."""
         with writer.block(f"if {self._fits()}:"):
+            keep = ""
             if isinstance(brief, KernelOp):
-                with writer.block("if not keep:"):
-                    brief.launched(writer)
-            self.launched(writer)
+                if self.fast.keeping and len(brief.results) > 1:
+                    keep = "keep"
+                else:
+                    with writer.block("if not keep:"):
+                        brief.launched(writer)
+            self.launched(writer, keep)
 
-    def launched(self, writer: Writer) -> None:
-        """The line that returns what kernels make, the last of it in one row."""
-        fast = [*self.fast.arguments.values(), *self.fast.extra, *self.options, *self.fast.keeping]
+    def launched(self, writer: Writer, keep: str = "") -> None:
+        """The line that returns what kernels make, the last of it in one row, if it is kept."""
+        fast = [*self.fast.arguments.values(), *self.fast.extra, *self.options]
+        fast += [keep] if keep else self.fast.keeping
         before, after = self._around()
+        before = before.replace(", ", f" * {keep}, ") if keep else before
         writer.call(f"return {before}{self._present(self.fast)}(", fast, f"){after}")
