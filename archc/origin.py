@@ -193,7 +193,8 @@ def _shown(module: nn.Module) -> str:
 
 def _launches(module: nn.Module) -> bool:
     """Whether the code of a module has kernels."""
-    return not {"triton", "launch_kernel"}.isdisjoint(vars(sys.modules[type(module).__module__]))
+    known = vars(sys.modules[type(module).__module__])
+    return not {"triton", "tl", "launch_kernel"}.isdisjoint(known)
 
 
 # --- pickles ------------------------------------------------------------------------------------

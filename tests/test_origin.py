@@ -115,6 +115,11 @@ def test_a_module_takes_kernels_where_torch_sees_a_gpu(monkeypatch: pytest.Monke
     assert 'by backend="eager"' in repr(eager) and repr(module).startswith("GLA(d=8, H=2")
 
 
+def test_a_module_that_has_kernels_of_tokens_alone_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert "# on a GPU, by kernels:" in repr(archc.load("swiglu").module(d=8))
+
+
 PLAIN = "layer Plain(d, e):\n    input x[d]\n    param W[d, e]\n    output y[e] = x @ W\n"
 
 

@@ -24,28 +24,35 @@ def free_space(name: str, op: str) -> torch.library.Library:
 
 def new_op(
     space: torch.library.Library, schema: str, function: Callable, fake: Callable | str,
-    gradient: Callable, keep: Callable | None = None,
+    gradient: Callable, keep: Callable | None = None, wide: Callable | None = None,
 ) -> Callable:  # fmt: skip
     """An op of torch: what it does, what its results look like (a function, or the names of the
     arguments that they are like), and what its gradient is, from what it keeps. It is called by the
-    function that comes back, whose `op` it is. In the `schema` what has no type is a tensor."""
+    function that comes back, whose `op` it is. In the `schema` what has no type is a tensor.
+    `wide`: `in_a_list`, if it has more arguments than an op of torch takes, which are 64."""
     title, _, _ = schema.partition("(")
     name, (given, made) = f"{space.ns}::{title}", names_in(schema)
     if isinstance(fake, str):
         fake = like_those_at([given.index(each) for each in fake.split()])
     typed = schema.partition("(")[2].partition(") -> ")[0].split(", ")
-    schema, order = in_a_list(f"{title}{with_types(schema.removeprefix(title))}")
+    schema = f"{title}{with_types(schema.removeprefix(title))}"
+    schema, spread_out, in_front = wide(schema) if wide else (schema, as_it_is, as_it_is)
     space.define(schema, tags=torch.Tag.pt2_compliant_tag)
-    space.impl(title, spread_out(function, order), "CompositeExplicitAutograd")
-    torch.library.register_fake(name, spread_out(fake, order), lib=space)
+    space.impl(title, spread_out(function), "CompositeExplicitAutograd")
+    torch.library.register_fake(name, spread_out(fake), lib=space)
     listed = getattr(getattr(torch.ops, space.ns), title).default
-    op = listed if order is None else lambda *given: listed(*in_front(given, order))
+    op = in_front(listed)
     learning, one = learning_of(op, gradient, keep), len(listed._schema.returns) == 1
-    space.impl(title, spread_out(with_autograd(op, learning, one), order), "Autograd")
+    space.impl(title, spread_out(with_autograd(op, learning, one)), "Autograd")
     floats = [i for i, each in enumerate(typed) if each.startswith("float ")]
     call = called(op, function, learning, learning_of(function, gradient, keep), floats, one)
     vars(call).update(op=listed, given=given, made=made)
     return call
+
+
+def as_it_is(function: Callable) -> Callable:
+    """The function."""
+    return function
 
 
 def called(
@@ -76,8 +83,9 @@ def called(
 
 
 def new_op_with_gradient(
-    space: torch.library.Library, schema: str, function: Callable, fake: Callable, gradient_op: Any
-) -> Callable:
+    space: torch.library.Library, schema: str, function: Callable, fake: Callable,
+    gradient_op: Any, wide: Callable | None = None,
+) -> Callable:  # fmt: skip
     """An op whose gradient is another op. By their names that op takes arguments and results of
     this one, and as `d_x` what arrives for the result x; it returns `d_x` for the argument x."""
     given, made = names_in(schema)
@@ -107,7 +115,7 @@ def new_op_with_gradient(
         found = dict(zip(gradient_op.made, found, strict=True))
         return tuple(found.get(f"d_{name}") for name in given)
 
-    return new_op(space, schema, function, fake, derive, keep)
+    return new_op(space, schema, function, fake, derive, keep, wide)
 
 
 def names_in(schema: str) -> tuple[list[str], list[str]]:
@@ -142,39 +150,27 @@ def with_types(schema: str) -> str:
     return "({}) -> ({})".format(*typed)
 
 
-MOST_ARGUMENTS = 64
-"""The largest number of arguments that an op of torch takes."""
-
-
-def in_a_list(schema: str) -> tuple[str, list[int] | None]:
-    """A schema with its tensors as one list where it has more arguments than an op takes, and the
-    places of these tensors; None where it may stay as it is."""
+def in_a_list(schema: str) -> tuple[str, Callable, Callable]:
+    """A schema with its tensors as one list, in front; what makes a function of that of one that
+    has them apart, and the other way around."""
     head, _, rest = schema.partition("(")
     given, _, results = rest.rpartition(") -> ")
     arguments = given.split(", ")
-    if len(arguments) <= MOST_ARGUMENTS:
-        return schema, None
-    tensors = [i for i, each in enumerate(arguments) if each.split(" ")[0] in ("Tensor", "Tensor?")]
-    others = [each for i, each in enumerate(arguments) if i not in tensors]
-    return f"{head}({', '.join(['Tensor?[] tensors', *others])}) -> {results}", tensors
+    order = [i for i, each in enumerate(arguments) if each.split(" ")[0] in ("Tensor", "Tensor?")]
+    others = [i for i in range(len(arguments)) if i not in order]
 
+    def spread_out(function: Callable) -> Callable:
+        def call(tensors, *rest):
+            given = dict(zip([*order, *others], [*tensors, *rest], strict=True))
+            return function(*(given[i] for i in range(len(given))))
 
-def in_front(given: tuple, order: list[int]) -> tuple:
-    """Arguments with the tensors at some places as a list in front."""
-    return [given[i] for i in order], *(x for i, x in enumerate(given) if i not in order)
+        return call
 
+    def in_front(function: Callable) -> Callable:
+        return lambda *given: function([given[i] for i in order], *(given[i] for i in others))
 
-def spread_out(function: Callable, order: list[int] | None) -> Callable:
-    """A function of arguments, as one of a list of tensors and the others."""
-    if order is None:
-        return function
-
-    def call(tensors, *others):
-        there, left = dict(zip(order, tensors, strict=True)), iter(others)
-        count = len(tensors) + len(others)
-        return function(*(there[i] if i in there else next(left) for i in range(count)))
-
-    return call
+    listed = ", ".join(["Tensor?[] tensors", *(arguments[i] for i in others)])
+    return f"{head}({listed}) -> {results}", spread_out, in_front
 
 
 def learning_of(op: Callable, gradient: Callable, keep: Callable | None) -> type:

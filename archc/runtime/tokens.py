@@ -3,14 +3,16 @@ it is."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from archc.runtime.kernels import has_triton, needs_gradient, processors_of
+from archc.runtime.launch import launch_kernel
 from archc.runtime.layers import dropout_factor, kept_of_sequences, rows_of_sequences
 from archc.runtime.ops import (
     as_op,
@@ -20,6 +22,7 @@ from archc.runtime.ops import (
     result_kind,
     transformed,
 )  # fmt: skip
+from archc.runtime.programs import compiled_for
 from archc.runtime.repeated import SEEN, Known, Repeated, learns, likeness, unwatched
 
 
@@ -106,9 +109,77 @@ def _is_in_rows(x: Tensor) -> bool:
     return batch == 1 or first == tokens * second
 
 
-def sum_of_programs(sums: Tensor, axes: int, like: Tensor) -> Tensor:
-    """The sum of what programs summed, which stand along the first axes."""
-    return sums.sum([*range(axes)]).to(like.dtype)
+def tokens_apart(x: Tensor) -> tuple[Tensor, int]:
+    """A tensor [B, T, ...] as kernels of tokens read it, and how far apart its tokens are."""
+    (x,) = in_rows(x)
+    return x, x.stride(1)
+
+
+class Learned(NamedTuple):
+    """The gradient of a tensor, for which a launch makes room: of another dtype, or for the sums of
+    its programs along axes of their grid."""
+
+    of: Tensor
+    axes: tuple = ()
+    dtype: torch.dtype | None = None
+
+    def room(self, grid: tuple) -> Tensor:
+        """The room that kernels write into."""
+        if not self.axes:
+            return self.of.new_empty(self.of.shape, dtype=self.dtype)
+        own = (*(grid[axis] for axis in self.axes), *self.of.shape)
+        return self.of.new_empty(own, dtype=torch.float32)
+
+    def found(self, room: Tensor) -> Tensor:
+        """What is learned, of what kernels wrote."""
+        return room.sum([*range(len(self.axes))]).to(self.of.dtype) if self.axes else room
+
+
+EACH = "each"
+"""Stands among the numbers of a launch for how many blocks of tokens a program does one after the
+other, or how many tokens, if it walks."""
+
+
+def launch_tokens(
+    kernel: Any, grid: tuple, given: list, counts: list, fixed: dict, most: int,
+    warps: int = 1, turns: int = 0, tile: int = 0,
+) -> Any:  # fmt: skip
+    """A kernel of tokens, launched; what it has learned.
+
+    `grid`: sequences, tokens or their rows, and programs that share a token. `given`: tensors with
+    their strides, and what is `Learned`. `counts`: tokens, and other numbers. `fixed`: what it is
+    compiled for, in its order; of a block the arguments of `token_block`. A tile has about `most`
+    numbers, `tile` of a token: all its blocks where it is not said. `warps` are the fewest; a walk
+    does `turns` tokens at most."""
+    device = next(x.device for x in given if isinstance(x, Tensor))
+    own = (device, grid, counts[0], EACH in counts, tuple(fixed.items()), most, warps, turns, tile)
+    grid, each, constants, options = tiles_of(*own)
+    tensors = [x.room(grid) if x.__class__ is Learned else x for x in given]
+    counts = [each if n is EACH else n for n in counts]
+    launch_kernel(kernel, math.prod(grid), tensors, counts, constants, options)
+    pairs = zip(given, tensors, strict=True)
+    made = [x.found(room) for x, room in pairs if x.__class__ is Learned]
+    return tuple(made) if len(made) > 1 else made[0] if made else None
+
+
+@lru_cache(1024)
+def tiles_of(
+    device: torch.device, grid: tuple, tokens: int, in_turn: bool, fixed: tuple, most: int,
+    warps: int, turns: int, tile: int,
+) -> tuple[tuple, int, dict, dict]:  # fmt: skip
+    """The grid of a launch of tokens, how many blocks or tokens a program does `in_turn`, and the
+    constants and options of its code."""
+    blocks = {name: token_block(*size) for name, size in fixed if size.__class__ is tuple}
+    numbers, each, (batch, rows, *rest) = tile or math.prod(blocks.values()), 1, grid
+    block = tokens_of_block(tokens, numbers, most)
+    if in_turn:
+        programs = batch * -(-rows // block) * math.prod(rest)
+        walk = turns_of_walk(programs, device, turns)
+        each = walk if turns else blocks_of_program(programs, device)
+    warps = walk_warps(block * numbers, most) if turns else max(warps, token_warps(block * numbers))
+    constants = compiled_for(**{"BLOCK_T": block, **dict(fixed), **blocks})
+    options = {"num_warps": warps, "num_stages": 2}
+    return (batch, -(-rows // (block * each)), *rest), each, constants, options
 
 
 def dropout_seed(training: bool, p: float, like: Tensor) -> Tensor | None:
@@ -328,7 +399,7 @@ def schemas_of(
 def new_token_op(
     space: torch.library.Library, title: str, tensors: str, numbers: str, results: tuple,
     learning: str, values: Callable, room: Callable | str, gradient: Callable, passes: Callable,
-    in_place: bool = False,
+    in_place: bool = False, wide: Callable | None = None,
 ) -> Callable:  # fmt: skip
     """The op of a token region: of `tensors`, by name (`x?` may be None), and of `numbers`, as a
     schema has them, the last of which are the dtypes of its results; those of `learning` have
@@ -360,8 +431,8 @@ def new_token_op(
         return shared_out(names, learns, saved, slopes, gradient_op(*inputs))
 
     known, like = Known(shared), partial(like_those_of, names, learns)
-    gradient_op = new_op(space, learned, as_op(gradient), like, no_second_gradient)
-    op = new_op(space, schema, as_op(filled_by(values, room, count)), room, derive, keep)
+    gradient_op = new_op(space, learned, as_op(gradient), like, no_second_gradient, None, wide)
+    op = new_op(space, schema, as_op(filled_by(values, room, count)), room, derive, keep, wide)
     again = partial(made_again, as_op(gradient), room, passes, names, learns, in_place)
     vars(op).update(again=again, keep=keep, gradient=derive, tensors=len(names))
     return op

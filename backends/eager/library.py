@@ -44,11 +44,21 @@ def use_space(file: File, title: str) -> None:
         file.sections.insert(0, f"SPACE = free_space({space}, {quoted(title)})")
 
 
+MOST_ARGUMENTS = 64
+"""The largest number of arguments that an op of torch takes."""
+
+
+def wide(arguments: Sequence[str]) -> list[str]:
+    """The argument that says of an op that it has more of them."""
+    return ["wide=in_a_list"] * (len(arguments) > MOST_ARGUMENTS)
+
+
 def op_text(name: str, schema: str, functions: Sequence[str], make: str = "new_op") -> str:
     """The lines that make an op."""
     room = COLUMNS - len(INDENT) - 1
     texts = literals(schema, room)
-    called = "\n".join(laid_out([*functions], "", room)).splitlines()
+    more = wide(schema.partition("(")[2].rpartition(") -> ")[0].split(", "))
+    called = "\n".join(laid_out([*functions, *more], "", room)).splitlines()
     called[-1] = f"{called[-1].rstrip(',')},"
     lines = ["SPACE,", *texts[:-1], f"{texts[-1]},", *called]
     return "\n".join([f"{name} = {make}(", *(INDENT + each for each in lines), ")"])

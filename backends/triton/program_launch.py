@@ -93,11 +93,7 @@ def launch_program(writer: Writer, title: str, program: Program, launch: Program
         writer.line("descriptor_room()")
     known = mentioned(program)
     tensors = [_tensor(buffer, launch.buffers[buffer.name]) for buffer in program.buffers]
-    sizes = [
-        launch.sizes[symbol.name] if symbol.is_integer else f"float({launch.sizes[symbol.name]})"
-        for symbol in program.sizes
-        if symbol.name in known
-    ]
+    sizes = numbers_of(program, launch.sizes)
     constants = [f"{n}={launch.constants[n]}" for n in program.constants if n in known]
     settings = [f'"num_warps": {launch.warps or program.warps}', f'"num_stages": {program.ahead}']
     settings += ['"launch_cooperative_grid": True'] if program.cooperative else []
@@ -106,6 +102,16 @@ def launch_program(writer: Writer, title: str, program: Program, launch: Program
         (launch.options, [], "") if launch.options else ("{", settings, "}"),
         launch.told, "compiled_for",
     )  # fmt: skip
+
+
+def numbers_of(program: Program, sizes: Mapping[str, str]) -> list[str]:
+    """The numbers that a kernel is given, in their order."""
+    known = mentioned(program)
+    return [
+        sizes[symbol.name] if symbol.is_integer else f"float({sizes[symbol.name]})"
+        for symbol in program.sizes
+        if symbol.name in known
+    ]
 
 
 def _tensor(buffer: Buffer, given: str) -> str:

@@ -16,22 +16,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import sympy
-from archc.backends.eager.library import use_space
+from archc.backends.eager.library import use_space, wide
 from archc.backends.eager.region import extra_arguments, graph_scope
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, Value
-from archc.backends.expression import UNARY, Text
+from archc.backends.expression import Text
 from archc.backends.index import permuted
 from archc.backends.triton.alike import alike
-from archc.backends.triton.program_launch import ProgramLaunch, count_text, write_program
+from archc.backends.triton.printer import mentioned
+from archc.backends.triton.program_launch import add_program, numbers_of
 from archc.backends.triton.region_nexts import write_nexts
 from archc.backends.triton.region_parts import (
     EXTRA,
+    PART,
     WARPS,
     Part,
     Variant,
     alike_inputs,
+    as_read,
+    block_sizes,
+    grid_texts,
     is_wide,
     largest_of,
     listed,
@@ -51,11 +55,8 @@ from archc.lowering.token_borders import ROWS, SEQUENCES
 from archc.tile.language import Buffer
 from archc.tile.resources import largest_tiles
 
-OWN = ("cu_seqlens", "each", "block_t", "made", "numbers", "borders", "rows")
+OWN = ("cu_seqlens", "made", "borders", "rows")
 """Names that functions have of their own."""
-
-PART = 256
-"""The longest block of a dim that need not be whole."""
 
 NUMBERS = {"values": 4096, "gradient": 1024}
 """How many numbers a tile has of a value, about."""
@@ -306,30 +307,21 @@ class RegionFunction:
     def _values(self) -> Part:
         """The launch of the kernel of the values."""
         body, lines = self._body(self.graph, {}), Writer()
-        tensors = {**self.arguments, **self.seeds, **self.kernels.outputs, **self.kernels.nexts}
-        self._in_rows(lines, self.kernels.made.values, self.arguments)
-        self._launch(body, lines, self.kernels.made.values, tensors)
+        tensors = {**self.seeds, **self.kernels.outputs, **self.kernels.nexts}
+        self._launch(body, lines, self.kernels.made.values, self.arguments, tensors)
         doc = [f"{listed(self.kernels)} by a kernel."]
         nexts = [f"{name}=None" for name in self.kernels.nexts.values()]
         last, drawn = [*self.kernels.outputs.values(), *nexts], self._drawn()
         return self._part("_values", body, lines, doc, last=last, drawn=drawn)
 
     def _gradient(self) -> Part:
-        """The launches of the gradients, and the sums of what programs summed."""
+        """The launch of the kernel of the gradients."""
         body, lines, made = self._body(self.graph, {}), Writer(), self.kernels.made
-        wanted = {name: self.ds[name] for name in self.wanted}
         given = {**self.arguments, **{cotangent(n): d for n, d in self.kernels.slopes.items()}}
-        self._in_rows(lines, made.gradient, given)
         again = self.outputs if self.region.again else {}
-        given |= {**self.seeds, **again, **{cotangent(name): d for name, d in wanted.items()}}
-        self._launch(body, lines, made.gradient, given, wanted)
-        results = []
-        for name, d in wanted.items():
-            axes = len(made.gradient.shares.get(cotangent(name), ()))
-            summed = f"sum_of_programs({d}, {axes}, {self.arguments[name]})"
-            results.append(summed if axes else d)
-        lines.gives(results)
-        doc = [f"The gradients of {', '.join(self.arguments[n] for n in wanted)} by a kernel."]
+        wanted = {cotangent(name): self.ds[name] for name in self.wanted}
+        self._launch(body, lines, made.gradient, given, {**self.seeds, **again}, wanted)
+        doc = [f"The gradients of {', '.join(self.arguments[n] for n in self.wanted)} by a kernel."]
         more, last = [*self.kernels.slopes.values()], [f"{y}=None" for y in again.values()]
         return self._part("_gradient", body, lines, doc, more=more, last=last, drawn=self._drawn())
 
@@ -338,53 +330,53 @@ class RegionFunction:
 
     def _launch(
         self, body: Scope, lines: Writer, made: Lowered,
-        tensors: Mapping[str, str], wanted: Mapping[str, str] | None = None,
+        reads: Mapping[str, str], rest: Mapping[str, str], wanted: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        """The lines that launch a program; `wanted` are gradients to make room for."""
-        tile, walks = self.tile(body, made), self.walks(made)
-        tensors = {**tensors, **self._table(body, lines, made)}
-        sizes, constants = self._sizes(body, made), self._constants(body, made)
-        tokens = body.ask(body.lengths["t"])
+        """The lines that launch a program of what it `reads` and of other tensors, and give back
+        the gradients that are `wanted`."""
         kind = "values" if wanted is None else "gradient"
-        most, warps = NUMBERS[kind], "token_warps(block_t * numbers)"
-        if walks:
-            most = WALKED[kind]
-            warps = f"walk_warps(block_t * numbers, {most})"
-        elif wanted is not None:
-            most = that_fit(NUMBERS[kind], made.program)
-            if made.shares or most < NUMBERS[kind]:
-                warps = f"max({WARPS}, {warps})"
-        lines.line(f"numbers = {tile}")
-        lines.line(f"block_t = tokens_of_block({tokens}, numbers, {most})")
-        known = {**sizes, **constants}
-        if EACH in sizes:
-            one = [count.subs(each, 1) for _, count in made.program.grid
-                   for each in [sympy.Symbol(EACH, integer=True, positive=True)]]  # fmt: skip
-            counts = [count_text(count, known).at(UNARY) for count in one]
-            programs = " * ".join(counts)
-            given = f"{programs}, {self.like}.device"
-            walk = f"turns_of_walk({given}, {TURNS[kind]})"
-            lines.line(f"each = {walk if walks else f'blocks_of_program({given})'}")
-        for name, d in (wanted or {}).items():
-            lines.line(f"{d} = {self._room_of(made, name, known)}")
-        buffers = {
-            made.buffers[name]: text for name, text in tensors.items() if name in made.buffers
-        }
-        launch = ProgramLaunch(buffers, sizes, constants, warps=warps)
+        table, wanted = self._table(body, lines, made), wanted or {}
         program = replace(made.program, name=f"{self.title}_{kind}_kernel")
-        write_program(self.file, lines, program, launch)
+        title, known = add_program(self.file, program), mentioned(program)
+        buffers = self._buffers(made)
+        texts = {name: as_read(buffers[name], text) for name, text in reads.items()
+                 if name in buffers}  # fmt: skip
+        texts |= {**rest, **table}
+        texts |= {cotangent(n): self._learned(made, n) for n in self.wanted if wanted}
+        order = [next(n for n, b in buffers.items() if b is each) for each in program.buffers]
+        sizes, constants = self._sizes(body, made), self._constants(body, made)
+        grid = grid_texts(made, {**sizes, **constants})
+        first, *fixed = (name for name in constants if name in known)
+        blocks = {name: constants[name] for name in fixed if name in made.lengths}
+        constants |= {name: block_sizes(text) for name, text in blocks.items()}
+        counts = numbers_of(program, sizes)
+        assert (first, counts[0]) == (BLOCK_T, body.ask(body.lengths["t"])), counts
+        assert program.ahead == 2 and not program.cooperative, "as `launch_tokens` has it"
+        parts = [
+            title, in_tuple(grid), f"[{', '.join(texts[name] for name in order)}]",
+            f"[{', '.join(counts)}]",
+            f"dict({', '.join(f'{name}={constants[name]}' for name in fixed)})",
+            *self._tile_options(body, made, kind, blocks),
+        ]  # fmt: skip
+        found = [wanted[name] for name in order if name in wanted]
+        if found == [*wanted.values()]:
+            lines.call("return launch_tokens(" if found else "launch_tokens(", parts, ")")
+            return
+        lines.call(f"{', '.join(found)} = launch_tokens(", parts, ")")
+        lines.gives([*wanted.values()])
 
-    def _in_rows(
-        self, lines: Writer, program: Lowered, given: Mapping[str, str]
-    ) -> None:  # fmt: skip
-        """The lines that copy what is not as kernels read it: contiguous, or tokens apart."""
-        buffers = self._buffers(program)
-        apart = [text for name, text in given.items() if name in buffers and buffers[name].rows]
-        rest = [t for n, t in given.items() if n in buffers and not buffers[n].rows]
-        for names, made in ((apart, "in_rows"), (rest, "contiguous")):
-            if names:
-                left = ", ".join(names) + "," * (len(names) == 1)
-                lines.call(f"{left} = {made}(", names, ")")
+    def _tile_options(
+        self, body: Scope, made: Lowered, kind: str, blocks: Mapping[str, str]
+    ) -> list[str]:
+        """How large the tiles of a launch are, and how many warps work on one."""
+        tile, most = self.tile(body, made), NUMBERS[kind]
+        own = [f"tile={tile}"] * (sorted(tile.split(" * ")) != sorted(blocks.values() or "1"))
+        if self.walks(made):
+            return [str(WALKED[kind]), f"turns={TURNS[kind]}", *own]
+        if kind == "gradient":
+            most = that_fit(most, made.program)
+        few = kind == "gradient" and (made.shares or most < NUMBERS[kind])
+        return [str(most), *[f"warps={WARPS}"] * bool(few), *own]
 
     def _buffers(self, made: Lowered) -> dict[str, Buffer]:
         """The buffers of a program by what they hold."""
@@ -400,19 +392,18 @@ class RegionFunction:
         lines.line(f"borders, rows = rows_of_tokens(cu_seqlens, {given})")
         return {BORDERS: "borders"}
 
-    def _room_of(self, made: Lowered, name: str, known: Mapping[str, str]) -> str:
-        """Room for a gradient, or for the sums of all programs."""
-        like = self.arguments[name]
-        shares = made.shares.get(cotangent(name))
-        same = [n for n, d in self.backward.alike.items() if d == cotangent(name)]
+    def _learned(self, made: Lowered, name: str) -> str:
+        """A gradient that a launch makes: along axes of its grid sums of all programs."""
+        like, d = self.arguments[name], cotangent(name)
+        shares = made.shares.get(d)
+        same = [name for name, own in self.backward.alike.items() if own == d]
         if same:
-            others = ", ".join(self.arguments[each] for each in (name, *same))
-            return f"{like}.new_empty({like}.shape, dtype=token_kind(False, {others}))"
+            others = ", ".join([like, *(self.arguments[each] for each in same)])
+            return f"Learned({like}, dtype=token_kind(False, {others}))"
         if not shares:
-            return f"{like}.new_empty({like}.shape)"
-        counts = dict(made.program.grid)
-        front = ", ".join(str(count_text(counts[axis], known)) for axis in shares)
-        return f"{like}.new_empty(({front}, *{like}.shape), dtype=torch.float32)"
+            return f"Learned({like})"
+        places = [axis for axis, _ in made.program.grid]
+        return f"Learned({like}, {in_tuple([str(places.index(axis)) for axis in shares])})"
 
     def walks(self, made: Lowered) -> bool:
         """Whether a program goes token by token, as one with a short convolution does."""
@@ -441,7 +432,7 @@ class RegionFunction:
         for symbol in made.program.sizes:
             name = symbol.name
             if name == EACH:
-                found[name] = "each"
+                found[name] = "EACH"
             elif name == SEQUENCES:
                 found[name] = self._sequences()
             elif name == ROWS:
@@ -494,7 +485,9 @@ class RegionFunction:
             in_tuple([*map(str, places)]),
             literal(" ".join(names)), f"{title}_values",
             quoted(" ".join(self.alike)) if self.alike else f"{title}_room", f"{title}_gradient",
-            f"{title}_{'again' if self.seeds else 'passes'}", *["True"] * self.backward.in_place,
+            f"{title}_{'again' if self.seeds else 'passes'}",
+            *["in_place=True"] * self.backward.in_place,
+            *wide([*arguments.split(), *numbers.split("; "), *self.slopes]),
         ]  # fmt: skip
         writer.call(f"{title}_op = new_token_op(", given, ")")
         self.file.sections.append(writer.text())

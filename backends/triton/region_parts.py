@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import sympy
 from archc.backends.eager.elementwise import IN_FLOAT32
 from archc.backends.eager.scope import Scope
-from archc.backends.writer import COLUMNS, INDENT, Writer, literals, quoted
+from archc.backends.triton.program_launch import count_text
+from archc.backends.writer import COLUMNS, INDENT, Writer, in_tuple, literals, quoted
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
-from archc.lowering.token import RegionKernels
-from archc.tile.language import Program
+from archc.lowering.token import BLOCK_T, EACH, Lowered, RegionKernels
+from archc.tile.language import Buffer, Program
 from archc.tile.resources import LANES, tiles_alive
 
 EXTRA = "@extra"
 """Where a call is given what no shape tells, which is known in the end."""
+
+PART = 256
+"""The longest block of a dim that need not be whole."""
 
 KEPT, WARPS = 128, 4
 """How many registers a thread is to have for tiles that are alive at once; the fewest warps of a
@@ -109,3 +114,23 @@ def that_fit(numbers: int, program: Program) -> int:
 def literal(text: str) -> str:
     """A text as the sum of literals that are not too long."""
     return " + ".join(literals(text, COLUMNS - 2 * len(INDENT))) or quoted(text)
+
+
+def as_read(buffer: Buffer, given: str) -> str:
+    """A tensor as a kernel reads it: its tokens equally far apart, or all of it contiguous."""
+    return f"*tokens_apart({given})" if buffer.rows else f"{given}.contiguous()"
+
+
+def block_sizes(text: str) -> str:
+    """A length `token_block(K)` as launches are told of it: `(K,)`, `(V, 256)`."""
+    size, comma, _ = text.removeprefix("token_block(")[:-1].partition(f", {PART}")
+    return in_tuple([size, *[str(PART)] * bool(comma)])
+
+
+def grid_texts(made: Lowered, known: Mapping[str, str]) -> list[str]:
+    """The programs of a launch as it is told of them: sequences, tokens, which it shares out in
+    blocks itself, and programs that share a token."""
+    (_, batch), (_, blocks), *rest = made.program.grid
+    above, below = sympy.fraction(sympy.together(blocks.args[0]))
+    assert {str(each) for each in below.free_symbols} <= {BLOCK_T, EACH}, below
+    return [str(count_text(each, known)) for each in (batch, above, *(count for _, count in rest))]

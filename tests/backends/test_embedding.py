@@ -84,6 +84,11 @@ def test_what_a_function_calls_comes_with_it_where_it_is_embedded():
     ]
 
 
+def test_a_file_has_what_long_ops_need_if_one_is_long():
+    own = {each.name for each in needs_of(["new_op"], embedded=True).definitions}
+    assert "learning_of" in own and "in_a_list" not in own
+
+
 def test_both_ways_give_the_same_numbers():
     text = "def f(x):\n    return in_runs([x], 4)[0][0], masked_softmax(x, x > 0, 1)\n"
     x = torch.randn(2, 9)

@@ -136,6 +136,35 @@ def test_a_gradient_is_called_by_names() -> None:
     torch.library.opcheck(torch.ops.archc_by_names.forward.default, (a, b, None, 3))
 
 
+def test_an_op_of_many_tensors_has_them_in_a_list() -> None:
+    """torch defines no op of more than 64 arguments."""
+    space, count = torch.library.Library("archc_many", "FRAGMENT"), 66
+    names = [f"x_{i}" for i in range(count)]
+
+    def forward(n: int, *xs: Tensor) -> Tensor:
+        return sum((n + i) * x for i, x in enumerate(xs))  # type: ignore[return-value]
+
+    def keep(ctx: Any, inputs: tuple, output: Any) -> None:
+        ctx.n = inputs[0]
+
+    def derive(ctx: Any, d: Tensor) -> tuple:
+        return None, *((ctx.n + i) * d for i in range(count))
+
+    schema = f"many(int n, {', '.join(names)}) -> (y)"
+    with pytest.raises(RuntimeError, match="arguments"):
+        op.new_op(space, schema, forward, "x_0", derive, keep)
+    run = op.new_op(space, schema, forward, "x_0", derive, keep, op.in_a_list)
+    xs = [torch.randn(3, dtype=F64, requires_grad=True) for _ in names]
+    expected = sum((2 + i) * x for i, x in enumerate(xs))
+    assert isinstance(expected, Tensor)
+    for call in (run, torch.compile(run, backend="aot_eager", fullgraph=True)):
+        torch.testing.assert_close(call(2, *xs), expected)
+        torch.testing.assert_close(
+            torch.autograd.grad(call(2, *xs).sum(), xs[9])[0], 11 + 0 * xs[9]
+        )
+    torch.library.opcheck(torch.ops.archc_many.many.default, (xs, 2))
+
+
 SHAPES = "x, y [B, T, 2]; z [T, size]; S [B sequences, _] with size == 2 * T"
 FIT = (4, 3, 2), (4, 3, 2), (3, 6), (4, 9)
 

@@ -128,7 +128,7 @@ def test_a_value_made_again_stands_where_its_gradient_stood(
     )
     text = layer_text(lowered(spec.layer))
     assert "weighed(" in text
-    assert ("_passes, True)" in text) == in_place
+    assert ("in_place=True)" in text) == in_place
 
 
 def test_the_eager_file_has_none_of_it() -> None:
