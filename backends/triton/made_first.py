@@ -6,7 +6,7 @@ Triton says so when a kernel is launched, on the user's GPU; this says so when i
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from archc.diagnostics import InternalError
 
@@ -16,16 +16,16 @@ def in_order(name: str, lines: tuple[str, ...]) -> tuple[str, ...]:
     made."""
     body = ast.parse("\n".join(["def kernel():", "    pass", *lines])).body
     assert isinstance(body[0], ast.FunctionDef)
-    every = {each.id for each in ast.walk(body[0]) if _is(each, ast.Store)}
+    every = {*_names(ast.walk(body[0]), ast.Store)}
     early = _early(body[0].body, every, set())
     if early:
         raise InternalError(f"kernel `{name}` reads `{early}` before it is made")
     return lines
 
 
-def _is(node: ast.AST, how: type[ast.expr_context]) -> bool:
-    """Whether a node is a name that is read, or made."""
-    return isinstance(node, ast.Name) and isinstance(node.ctx, how)
+def _names(nodes: Iterable[ast.AST], how: type[ast.expr_context]) -> list[str]:
+    """The names among nodes that are read, or made."""
+    return [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, how)]
 
 
 def _early(block: Sequence[ast.stmt], every: set[str], made: set[str]) -> str:
@@ -35,14 +35,12 @@ def _early(block: Sequence[ast.stmt], every: set[str], made: set[str]) -> str:
         blocks = [getattr(statement, field, []) for field in ("body", "orelse")]
         inside = {id(node) for inner in blocks for each in inner for node in ast.walk(each)}
         own = [node for node in ast.walk(statement) if id(node) not in inside]
-        read = sorted({node.id for node in own if _is(node, ast.Load)} & every - made)
-        read += [  # x += y reads x
-            node.id for node in own if isinstance(statement, ast.AugAssign)
-            and _is(node, ast.Store) and node.id not in made
-        ]  # fmt: skip
+        read, makes = sorted({*_names(own, ast.Load)} & every - made), _names(own, ast.Store)
+        if isinstance(statement, ast.AugAssign):  # x += y reads x
+            read += [name for name in makes if name not in made]
         if read:
             return read[0]
-        made |= {node.id for node in own if _is(node, ast.Store)}
+        made |= {*makes}
         for inner in blocks:
             found = _early(inner, every, made)
             if found:
