@@ -3,6 +3,8 @@ changes."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -47,7 +49,7 @@ def test_a_loop_of_products_in_two_parts_stands_first() -> None:
 
 
 @pytest.mark.parametrize("other", [{"dtype": "f32"}, {"of_sum": True}, {"written": True}])
-def test_other_loops_stay(other: dict[str, object]) -> None:
+def test_other_loops_stay(other: dict[str, Any]) -> None:
     """One with products as the data are, one that needs what is made before, and one that reads
     what is written."""
     made = program(**other)
