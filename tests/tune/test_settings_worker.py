@@ -27,7 +27,7 @@ def test_what_kernels_call_stays_what_it_is() -> None:
     """Triton copies what a kernel's names stand for, unless it is a function of its own kind."""
     plan = Plan(lowered(archc.load(POWERS).layer))
     text = whole_in_kernels(plan).text(plan)
-    launched = {*re.findall(r"launch_kernel\(\n? *(\w+_kernels?(?:_\w+)?),", text)}
+    launched = {*re.findall(r"launch_(?:kernel|tokens)\(\n? *(\w+_kernels?(?:_\w+)?),", text)}
     module = load(text, "powers")
     steps = {name for name in vars(module) if name.endswith("_step")}
     assert hasattr(module, "real_power")
