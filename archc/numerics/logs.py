@@ -281,6 +281,17 @@ def _through(logs: _Logs, node: Node) -> Found:
     return logs.graph.add(node.op, found, *node.operands[1:])
 
 
+def _shift(logs: _Logs, node: Node) -> Found:
+    """log(a[t-n]) -> log(a)[t-n], and -oo at the first n tokens, whose a is 0: a reset."""
+    found = logs.log(node.operands[0])
+    if isinstance(found, NoLog):
+        return found
+    place = logs.graph.add(ir.Position(node.type.axis(node.op.stream)))
+    first = logs.fn("lt", place, logs.number(node.op.steps))
+    moved = logs.graph.add(node.op, found)
+    return logs.fn("where", first, logs.number(-sympy.oo), moved)
+
+
 def _constant(logs: _Logs, node: Node) -> Found:
     """The exact logarithm of a positive number."""
     positive = logs.interval(node.id).positive or node.op.value.is_positive
@@ -360,6 +371,7 @@ RULES: dict[str | type, Callable[[_Logs, Node], Found]] = {
     ir.Contract: _contract,
     ir.Constant: _constant,
     ir.Reduce: _product,
+    ir.Shift: _shift,
     ir.Window: _blocks,
     ir.Segment: _segment,
     ir.Result: _result,

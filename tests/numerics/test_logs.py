@@ -103,6 +103,7 @@ GATES: dict[str, tuple[Made, bool]] = {
     ),
     "masked": (lambda s, x: masked(s, x, s.fn("sigmoid", x)), True),
     "reset": (lambda s, x: masked(s, x, s.number(0)), True),
+    "before": (lambda s, x: s.add(ir.Shift("t", 2), s.fn("sigmoid", x)), True),
     "outer": (
         lambda s, x: s.einsum(
             "batch t K, K' -> batch t K K'", s.fn("sigmoid", x), s.fn("exp", s.param("p", "K'"))
@@ -223,8 +224,8 @@ def test_the_reason_names_what_stopped_it() -> None:
     relu = s.fn("relu", x)
     s.graph.rename(relu, "a")
     assert no_log(s, relu).reason.startswith("`a`, made by `relu`, may be exactly 0")
-    shifted = s.add(ir.Shift("t", 1), s.fn("sigmoid", x))
-    assert no_log(s, shifted).reason.startswith("`shift` may be exactly 0")
+    shifted = s.add(ir.Shift("t", 1), relu)
+    assert no_log(s, shifted).reason.startswith("`a`, made by `relu`, may be exactly 0")
     assert no_log(s, s.fn("sub", s.number(1), x)).node == s.graph.fresh - 1
     assert "name it above the recurrence" in no_log(s, s.fn("add", relu, relu)).reason
 
