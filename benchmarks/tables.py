@@ -19,7 +19,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from archc.bench.job import BACKWARD, FORWARD, OURS
+from archc.bench.job import BACKWARD, FORWARD, LAYER, LAYER_BACKWARD, OURS
 from archc.bench.markdown import entries_of, markdown, row, shown_time
 from archc.bench.report import WORDS, Case, Report, recorded, short
 
@@ -70,14 +70,24 @@ def bench(data: Data) -> Lines:
 
 def usual(data: Data) -> Lines:
     """Memories at the usual shape that have peers, each beside the fastest: a row a memory."""
-    cases: dict[str, dict[str, Case]] = {}
-    for case in _usual(recorded(data)).cases:
-        cases.setdefault(case.spec, {})[case.what] = case
-    yield row(("memory", "peer", "forward, ms: ours", "peer", "+ backward: ours", "peer"))
+    return beside("memory", _usual(recorded(data)).cases, (FORWARD, BACKWARD))
+
+
+def layers(data: Data) -> Lines:
+    """Layers that have peers, each beside the fastest: a row a layer."""
+    return beside("layer", recorded(data).cases, (LAYER, LAYER_BACKWARD))
+
+
+def beside(title: str, cases: Sequence[Case], both: tuple[str, str]) -> Lines:
+    """What has peers, forward and with gradients, each beside the fastest."""
+    found: dict[tuple[str, Any], dict[str, Case]] = {}
+    for case in cases:
+        found.setdefault((case.spec, case.shape), {})[case.what] = case
+    yield row((title, "peer", "forward, ms: ours", "peer", "+ backward: ours", "peer"))
     yield row(("---", "---", *("---:",) * 4))
-    for spec, kinds in cases.items():
-        both = [kinds.get(WORDS[what]) for what in (FORWARD, BACKWARD)]
-        times, entries = [_times(case) for case in both], [entries_of(case) for case in both]
+    for (spec, _), kinds in found.items():
+        pair = [kinds.get(WORDS[what]) for what in both]
+        times, entries = [_times(case) for case in pair], [entries_of(case) for case in pair]
         peers = {who for each in times for who in each if who != OURS}
         if not peers:
             continue
@@ -153,8 +163,8 @@ def latent(data: Data) -> Lines:
 
 
 KINDS: Mapping[str, Callable[[Data], Lines]] = {
-    "bench": bench, "usual": usual, "attention": attention, "alone": alone, "chosen": chosen,
-    "cached": cached, "latent": latent,
+    "bench": bench, "usual": usual, "layers": layers, "attention": attention, "alone": alone,
+    "chosen": chosen, "cached": cached, "latent": latent,
 }  # fmt: skip
 
 

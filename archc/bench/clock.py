@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 Call = Callable[[], object]
+Pending = Callable[[], float]
+"""The seconds of a call that was made, once it is done."""
 
 LEAST, MOST = 5, 60
 """Rounds."""
@@ -33,20 +35,18 @@ class Clock:
         if self.gpu:
             torch.cuda.synchronize()
 
-    def round(self, calls: Sequence[Call]) -> list[float]:
-        """The seconds that each call takes, one after the other."""
+    def begin(self, call: Call) -> Pending:
+        """Make a call; its seconds are known once the device has done it. A GPU is not waited for:
+        it has work when a call begins, as in training, where the next call is launched meanwhile.
+        What a host launches more slowly than a GPU works is found all the same."""
         if not self.gpu:
-            return [_seconds(call) for call in calls]
-        marks = []
-        for call in calls:
-            self.scratch.sum()
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            call()
-            end.record()
-            marks.append((start, end))
-        torch.cuda.synchronize()
-        return [start.elapsed_time(end) / 1e3 for start, end in marks]
+            return partial(float, _seconds(call))
+        self.scratch.sum()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        return lambda: start.elapsed_time(end) / 1e3
 
     def peak(self, call: Call) -> float | None:
         """MiB that a call takes at most beside what is there before; None where nobody counts."""
@@ -75,16 +75,17 @@ def _seconds(call: Call) -> float:
 def paired(calls: Mapping[str, Call], clock: Clock, seconds: float) -> dict[str, list[float]]:
     """The times of each call in every round, about `seconds` in all; who is first takes turns."""
     names = list(calls)
-    for _ in range(2):
-        clock.round([calls[name] for name in names])
-    once = sum(clock.round([calls[name] for name in names]))
-    found: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(3):
+        tried = [clock.begin(calls[name]) for name in names]
+        clock.wait()
+    once = sum(each() for each in tried)
+    found: dict[str, list[Pending]] = {name: [] for name in names}
     for turn in range(max(LEAST, min(MOST, int(seconds / max(once, 1e-9))))):
         first = turn % len(names)
-        order = names[first:] + names[:first]
-        for name, taken in zip(order, clock.round([calls[n] for n in order]), strict=True):
-            found[name].append(taken)
-    return found
+        for name in names[first:] + names[:first]:
+            found[name].append(clock.begin(calls[name]))
+    clock.wait()
+    return {name: [each() for each in row] for name, row in found.items()}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,34 @@ from typing import Any
 import pytest
 import torch
 
-from archc.bench.clock import captured
+from archc.bench.clock import Clock, captured, paired
+
+
+def test_calls_of_a_gpu_wait_for_nothing_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone, each call once began on a GPU that had nothing to do, and waited for its own launch:
+    0.99 ms in place of 0.64 of mlstm, and less beside a peer."""
+    done: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool):
+            assert enable_timing
+
+        def record(self) -> None:
+            done.append("mark")
+
+        def elapsed_time(self, other: object) -> float:
+            assert done[-1] == "wait"
+            return 100.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("wait"))
+    clock = Clock("cpu")
+    clock.gpu = True
+    calls = {name: lambda name=name: done.append(name) for name in ("ours", "peer")}
+    assert paired(calls, clock, 1.0) == {name: [0.1] * 5 for name in calls}
+    *_, before, last = [i for i, each in enumerate(done) if each == "wait"]
+    rest = [each for each in done[before + 1 : last] if each != "mark"]
+    assert rest == ["ours", "peer", "peer", "ours"] * 2 + ["ours", "peer"] and last == len(done) - 1
 
 
 class Stub:
