@@ -91,6 +91,7 @@ class Sweep:
 
     def __init__(self, fold: WeightedSum, name: str, doc: str, held: str, warps: int, ahead: int):
         self.fold, self.held, self.walked = fold, held, READ if held == READER else READER
+        self.looped = self.walked  # what each turn of a loop loads
         self.k = k = Composer(name, "\n".join([doc, *self.equations(fold)]), warps, ahead)
         (self.IO,), (self.PRECISION,) = k.dtypes("IO"), k.precisions("PRECISION")
         (self.B,) = k.sizes("B")
@@ -373,7 +374,7 @@ class Sweep:
         return found
 
     def loaded(self, role: str, tokens: Tokens | None, masks: Sequence[Tile]) -> dict[str, Known]:
-        """Every source of a kind, by name, and the squares of such vectors: those that are walked
+        """Every source of a kind, by name, and the squares of such vectors: those that turns load
         are loaded once more, as Triton has room for one block less of what is more than a factor
         of products (`products-and-more` of the table of quirks)."""
         own = [s for s in self.fold.sources if s.role == role and s.table is None]
@@ -383,7 +384,7 @@ class Sweep:
                 source = self.fold.source(dot.reader)
                 assert source.dim is not None
                 x, dim = tile(found[dot.reader]), source.dim
-                if role == self.walked:
+                if role == self.looped:
                     x = tile(self.load(source, tokens, masks, apart=True))
                 x = x.to("f32")
                 found[dot.name] = (x * x).sum(self.dim(dim).name).named(dot.name)

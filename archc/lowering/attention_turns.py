@@ -39,6 +39,7 @@ class _Turns(HeadRows):
     def __init__(self, fold: WeightedSum, name: str):
         doc = "The heads of a group, one after the other, and all that they read."
         super().__init__(fold, name, doc, READER, 4, 2)
+        self.looped = READER
         self.read = dict[str, Known]()
 
     def stand(self) -> None:

@@ -19,6 +19,11 @@ GROUPED = {
     "all heads share": (LOOSE, {}, 50),
     "a sink, a window, a slope": (SINK, {"G": 2, "w": 20}, 37),
     "unnormalised": (spec(read="({}) @ v[s]", groups=True), {"G": 1}, 33),
+    "a distance": (
+        spec("-sum[K]((q[t] - k[s]) ** 2) / 9", groups=True),
+        {"G": 2},
+        33,
+    ),
     "gated": (spec(f"{PLAIN} + a[t] * b[s]", groups=True, inputs="a[H], b[G]"), {"G": 2}, 64),
 }
 

@@ -65,7 +65,7 @@ def test_names_are_handed_out_once():
 
 def test_attributes_do_not_hide_those_of_modules():
     known = {name for name in dir(torch.nn.Module()) if not name.startswith("__")}
-    assert known <= MODULE
+    assert known - {"smart_apply"} <= MODULE  # transformers adds that when it makes a model
     assert attribute("half") == "half_" and attribute("W_q") == "W_q"
 
 
