@@ -75,10 +75,11 @@ def _seconds(call: Call) -> float:
 def paired(calls: Mapping[str, Call], clock: Clock, seconds: float) -> dict[str, list[float]]:
     """The times of each call in every round, about `seconds` in all; who is first takes turns."""
     names = list(calls)
-    for _ in range(3):
+    once = 0.0
+    for _ in range(3):  # the last counts
         tried = [clock.begin(calls[name]) for name in names]
         clock.wait()
-    once = sum(each() for each in tried)
+        once = sum(each() for each in tried)
     found: dict[str, list[Pending]] = {name: [] for name in names}
     for turn in range(max(LEAST, min(MOST, int(seconds / max(once, 1e-9))))):
         first = turn % len(names)
