@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Type
@@ -284,16 +285,16 @@ class Tiles:
 
     def _stages(self) -> int:
         """How many chunks of a walk are under way at a time."""
-        matrices = sum(filter(None, map(self._matrix, self.walked))) * self.setting.data
+        tile = self.program.tile
+        numbers = sum(count * math.prod(tile(axes)) for count, axes in self._matrices)
+        matrices = numbers * self.setting.data
         return max(1, min(STAGES, AHEAD[self.setting.data] // matrices)) if matrices else STAGES
 
-    def _matrix(self, step: Step) -> int:
-        """How many numbers of a matrix a walk loads at each chunk; 0 for any other step."""
-        found = loaded_by_walk(self.program.kernel, step.node.id)
-        if found is None:
-            return 0
-        count, axes = found
-        return count * math.prod(self.program.tile(axes))
+    @cached_property
+    def _matrices(self) -> list[tuple[int, list[Axis]]]:
+        """How many matrices of each value a walk loads at each chunk, and the axes of one."""
+        found = (loaded_by_walk(self.program.kernel, step.node.id) for step in self.walked)
+        return [each for each in found if each is not None]
 
     def _ahead(self) -> set[Key]:
         """The values, but for vectors, that a walk loads at every chunk for a product."""

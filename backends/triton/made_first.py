@@ -6,7 +6,7 @@ Triton says so when a kernel is launched, on the user's GPU; this says so when i
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from archc.diagnostics import InternalError
 
@@ -16,33 +16,40 @@ def in_order(name: str, lines: tuple[str, ...]) -> tuple[str, ...]:
     made."""
     body = ast.parse("\n".join(["def kernel():", "    pass", *lines])).body
     assert isinstance(body[0], ast.FunctionDef)
-    every = {*_names(ast.walk(body[0]), ast.Store)}
+    every = {_name(node, ast.Store) for node in ast.walk(body[0])} - {""}
     early = _early(body[0].body, every, set())
     if early:
         raise InternalError(f"kernel `{name}` reads `{early}` before it is made")
     return lines
 
 
-def _names(nodes: Iterable[ast.AST], how: type[ast.expr_context]) -> list[str]:
-    """The names among nodes that are read, or made."""
-    return [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, how)]
+def _name(node: ast.AST, how: type[ast.expr_context]) -> str:
+    """The name that a node reads, or makes, if it does."""
+    return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, how) else ""
+
+
+def _own(statement: ast.stmt) -> list[ast.AST]:
+    """The nodes of a statement, but for those of statements in it."""
+    found: list[ast.AST] = [statement]
+    for node in found:  # which grows
+        found += (each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.stmt))
+    return found
 
 
 def _early(block: Sequence[ast.stmt], every: set[str], made: set[str]) -> str:
     """The first name of `every` that a block reads before it is among those `made`, to which it
     adds its own; either way of a branch makes what it makes."""
     for statement in block:
-        blocks = [getattr(statement, field, []) for field in ("body", "orelse")]
-        inside = {id(node) for inner in blocks for each in inner for node in ast.walk(each)}
-        own = [node for node in ast.walk(statement) if id(node) not in inside]
-        read, makes = sorted({*_names(own, ast.Load)} & every - made), _names(own, ast.Store)
+        own = _own(statement)
+        read = sorted({_name(node, ast.Load) for node in own} & every - made)
+        makes = {_name(node, ast.Store) for node in own}
         if isinstance(statement, ast.AugAssign):  # x += y reads x
-            read += [name for name in makes if name not in made]
+            read += sorted(makes & every - made)
         if read:
             return read[0]
-        made |= {*makes}
-        for inner in blocks:
-            found = _early(inner, every, made)
+        made |= makes
+        for inner in ("body", "orelse"):
+            found = _early(getattr(statement, inner, []), every, made)
             if found:
                 return found
     return ""
