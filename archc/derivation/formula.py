@@ -28,6 +28,7 @@ from archc.derivation.maths import (
     row,
     transposed,
 )
+from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.value_names import gate_of, state_of
 from archc.recurrence.affine import form as nf
@@ -198,18 +199,18 @@ class Formulas:
                 row(new, EQUALS, *_plus(parts + [self.write(form, t, old) for t in step.terms]))
             ]
         moved = named(form.state, self.at, prime=True) if step.decay != 1 else old
-        writes = [self._over_rank(step, t, self.write(form, t, moved if t.after else old))
+        writes = [self.over_rank(step.rank, t.x, self.write(form, t, moved if t.after else old))
                   for t in step.terms]  # fmt: skip
         if step.decay == 1:
             return [row(new, EQUALS, *_plus([old, *writes]))]
         head = row(moved, EQUALS, self.decayed(step, old))
         return [head, row(new, EQUALS, *_plus([moved, *writes]))]
 
-    def _over_rank(self, step: nf.Step, term: nf.Term, written: Math) -> Math:
-        """What a term writes, summed over the rows that it has."""
-        if step.rank is None or step.rank.name not in self.table.names(term.x):
+    def over_rank(self, rank: Axis | None, x: sympy.Expr, written: Math) -> Math:
+        """What a term writes along x, summed over the rows that it has."""
+        if rank is None or rank.name not in self.table.names(x):
             return written
-        return row(Sum("∑", Words(step.rank.name)), written)
+        return row(Sum("∑", Words(rank.name)), written)
 
     def write(self, form: nf.StateForm, term: nf.Term, state: Math) -> Math:
         """x (c + w^T S)^T, with factors in front that c and w share."""

@@ -44,7 +44,9 @@ def updates(formulas: Formulas) -> Iterator[Math]:
 
 
 def _written(formulas: Formulas, term: LinkedTerm, number: sympy.Expr) -> tuple[bool, Math]:
-    """x (c + the sum over j of S_j^T w_j)^T times a number, and whether it is subtracted."""
+    """x (c + the sum over j of S_j^T w_j)^T times a number, over all rows of a token, and whether
+    it is subtracted."""
+    assert formulas.form.links is not None, "linked states have links"
     parts = [(formulas.table.is_negative(term.c), _bare(formulas, term.c))] if term.c != 0 else []
     for read, state in zip(term.reads, formulas.form.states, strict=True):
         if read != 0:
@@ -54,7 +56,8 @@ def _written(formulas: Formulas, term: LinkedTerm, number: sympy.Expr) -> tuple[
     body = row(*_sum(parts))
     inside = transposed(Fence(body) if len(parts) > 1 or parts[0][0] else body)
     factor = formulas.factor(-number if negative else number)
-    return negative, row(factor, formulas.vector_of(term.x), inside)
+    written = row(factor, formulas.vector_of(term.x), inside)
+    return negative, formulas.over_rank(formulas.form.links.rank, term.x, written)
 
 
 def _bare(formulas: Formulas, expr: sympy.Expr) -> Math:
@@ -109,8 +112,15 @@ def _parts(formulas: Formulas, read: LinkedRead) -> list[tuple[bool, Math]]:
 
 def chunk(form: NormalForm, letters: Letters) -> Iterator[Block]:
     """The share of a state in another, the rows of a chunk, and the states after it."""
-    turned = form.links is not None and form.links.turn is not None
-    return _turned(letters) if turned else _by_numbers(letters)
+    links = form.links
+    assert links is not None, "linked states have links"
+    if links.rank is not None:
+        yield para(
+            "A token has a row for each entry of ", Words(links.rank.name), ". Its rows read the"
+            " states before all of them; its numbers stand at the last one, at which all that it"
+            " writes is added, and which is read after it.",
+        )  # fmt: skip
+    yield from _by_numbers(letters) if links.turn is None else _turned(letters)
 
 
 def _by_numbers(letters: Letters) -> Iterator[Block]:

@@ -275,7 +275,9 @@ class _Partition:
 
     def _dims(self, node: Node) -> list[Axis]:
         """The dims of a value that a program holds for a row."""
-        return [axis for axis in own_dims(node.type.axes, self.heads) if axis.size != ck.CHUNK]
+        return [
+            axis for axis in own_dims(node.type.axes, self.heads) if not axis.size.has(ck.CHUNK)
+        ]
 
     def _split_between(self, nodes: list[Node], stores: list[int]) -> Axis | None:
         """A dim that every stored value has and no op crosses. What is loaded under another name is

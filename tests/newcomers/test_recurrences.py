@@ -271,6 +271,32 @@ def test_a_memory_with_momentum() -> None:
     held("titans", reference, X, d=4, H=2, K=3, V=2)
 
 
+def test_a_memory_with_momentum_of_several_keys() -> None:
+    """The latest tokens at once, each a row of the system in a chunk."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        q, k = (unit(heads(x, p[name])) for name in ("W_q", "W_k"))
+        alpha, eta = ((x @ p[name]).sigmoid()[..., None, None] for name in ("W_a", "W_e"))
+        gamma = torch.einsum("btd,dch->btch", x, p["W_g"]).sigmoid()
+        v = heads(x, p["W_v"])
+        early = [torch.cat([z.new_zeros(2, 2, *z.shape[2:]), z], 1) for z in (k, v)]
+        ks, vs = (torch.stack([z[:, n : n + 5] for n in range(3)], 2) for z in early)
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            memory, surprise = state
+            wrong = torch.einsum("bchk,bhkv->bchv", ks[:, t], memory) - vs[:, t]
+            slope = torch.einsum("bchk,bch,bchv->bhkv", ks[:, t], gamma[:, t], wrong)
+            surprise = eta[:, t] * surprise - slope
+            memory = alpha[:, t] * memory + surprise
+            o = torch.einsum("bhkv,bhk->bhv", memory, q[:, t])
+            return torch.stack([memory, surprise]), o
+
+        return back(loop(x.new_zeros(2, 2, 2, 3, 2), 5, step), p["W_o"])
+
+    held("omega_momentum", reference, X, d=4, H=2, K=3, V=2)
+
+
 def test_a_memory_that_moves_at_the_end_of_blocks() -> None:
     def reference(inputs: Values, p: Values) -> Tensor:
         x = inputs["x"]

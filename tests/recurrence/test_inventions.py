@@ -103,6 +103,31 @@ layer Example(H, K, V):
         o = M[t].T @ q - tanh(S[t-1].T @ u) + e
     output o
 """,
+    # The same for several keys of each token, whose errors are read, with what is written to the
+    # second matrix differing by key.
+    "a momentum of several keys": """
+layer Example(H, K, V, R = 2):
+    input q[H, K], k[H, R, K], u[H, K], v[H, R, V], z[H, V], a[H], b[H], c[H, R]
+    uk = l2norm[K](k)
+    g = sigmoid(c)
+    recurrence S[K, V], M[K, V] over H:
+        e = v - uk @ (M[t-1] + 0.3 * S[t-1])
+        S[t] = tanh(a) * S[t-1] + uk.T @ diag(g) @ e + 0.1 * u @ (u.T @ M[t-1])
+        M[t] = sigmoid(b) * M[t-1] + a * S[t] + uk.T @ e + u @ z.T
+        o = M[t].T @ q - tanh(S[t-1].T @ u) + sum[R](g * e)
+    output o
+""",
+    # A number for each head that may be negative, beside a correction of several keys.
+    "several keys and a sign": """
+layer Example(H, K, V, R = 2):
+    input q[H, K], k[H, R, K], v[H, R, V], a[H], b[H, R]
+    uk = l2norm[K](k)
+    recurrence S[K, V] over H:
+        e = v - uk @ S[t-1]
+        S[t] = tanh(a) * S[t-1] + uk.T @ diag(sigmoid(b)) @ e
+        o = S[t].T @ q + sum[R](e)
+    output o
+""",
     # The same with a write to each, and reads of all: its gradient keeps more values than an op of
     # torch has arguments.
     "more values than an op takes": """

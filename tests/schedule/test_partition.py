@@ -340,6 +340,13 @@ def test_a_kernel_with_too_many_products_is_cut_where_half_of_them_have_followed
                      "memory_chunk_output_2"]  # fmt: skip
 
 
+def test_pairs_of_rows_of_several_keys_are_no_dims() -> None:
+    """Scans for pairs of rows go beside the others; of a dim a kernel then has more than four."""
+    recurrence = recurrence_of(str(OWN / "momentum_of_keys.arch"))
+    given = recurrence.chunked.forward, "memory", recurrence.stream, recurrence.heads, {}
+    assert all(each.second_split is None for each in partition(*given).kernels)
+
+
 def test_walks_that_correct_rows_and_load_little_have_fewer_columns() -> None:
     """Two programs run at once then. KDA's loads rows under two scales, for which there is no room;
     others only add to their states, and wait for nothing."""

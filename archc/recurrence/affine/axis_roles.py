@@ -82,8 +82,7 @@ def _ranked(
         return None
     exprs = [each for read in reads for each in (read.covector, read.scale)]
     read_along = {name for expr in exprs for name in table.names(expr)}
-    opened = with_rank(table, state, raw, key, _inner(recurrence, state), read_along)
-    return None if opened is None else ((opened[0],), opened[1])
+    return with_rank(table, state, found.steps, key, own_axes(recurrence, state), read_along)
 
 
 def _is_early(table: Table, roles: Roles, step: Step) -> bool:
@@ -129,7 +128,7 @@ def _diagonal(found: Chain) -> Sides:
     )
 
 
-def _inner(recurrence: ir.Recurrence, state: ir.State) -> list[str]:
+def own_axes(recurrence: ir.Recurrence, state: ir.State) -> list[str]:
     """The axes of a state that are no copies of it."""
     return [a.name for a in state.axes if a.kind == "dim" and a.name not in recurrence.heads]
 
@@ -152,7 +151,7 @@ def _key(
         return summed[0]
     if reads:  # one that sums over more is the sum of one that does not
         return frozenset(min((each.axes for each in reads), key=len))
-    inner = _inner(recurrence, state)
+    inner = own_axes(recurrence, state)
     return frozenset(inner[:1]) if len(inner) > 1 and len(steps) <= 1 else None
 
 
@@ -175,7 +174,7 @@ def _roles(
         for symbol in (s for expr in exprs for s in table.symbols(expr)):
             names = set(table.atoms[symbol].names)
             mixed |= names if names & key else set()
-    inner = _inner(recurrence, state)
+    inner = own_axes(recurrence, state)
     return Roles(key, frozenset(name for name in inner if name not in key | mixed))
 
 

@@ -163,7 +163,7 @@ class Turn:
 class Links:
     """Matrix states with the same axes that scale one another (`NormalForm.blocks`) by numbers, or
     as a turn, what is written to them, and what reads them. `whole` are nodes that take one as it
-    is."""
+    is; `rank` is as in `Step`, and no number has it."""
 
     key: tuple[Axis, ...]
     value: tuple[Axis, ...]
@@ -171,6 +171,7 @@ class Links:
     reads: tuple[LinkedRead, ...]
     whole: tuple[int, ...]
     turn: Turn | None = None
+    rank: Axis | None = None
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class NormalForm:
     the steps hold the writes; `turn`: those blocks are one), linked (matrices that scale one
     another and are corrected together: `blocks` and `links`, no forms), tropical (over `sums`, one
     of `SEMIRINGS`), sequential (then `refusal` says why). `without_ranks`, where steps have ranks:
-    the forms of the states without them, for states that are taken whole.
+    the forms of the states without them, for states that are taken whole, or linked ones apart.
     """
 
     kind: str
@@ -216,7 +217,8 @@ def _linked_lines(whole: NormalForm) -> list[str]:
         return " | ".join(table.text(table.rename(expr, roles)) for expr in exprs)
 
     terms = sorted(f"term {text(t.x, t.c, *t.reads, *t.writes)}" for t in links.terms)
-    return [*(f"from {text(*row)}" for row in whole.blocks), *terms]
+    rank = [f"rank {links.rank.name}"] if links.rank is not None else []
+    return [*(f"from {text(*row)}" for row in whole.blocks), *rank, *terms]
 
 
 def _lines(whole: NormalForm, form: StateForm) -> list[str]:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 
 import sympy
 
+from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.recurrence.affine import form as nf
 from archc.recurrence.affine.atoms import Table, TooLong, total
-from archc.recurrence.affine.axis_roles import Roles, content, side_of, written_apart
-from archc.recurrence.affine.chain import Chain, Refused, StateSum, read_body, state_sums
+from archc.recurrence.affine.axis_roles import Roles, content, own_axes, side_of, written_apart
+from archc.recurrence.affine.chain import Chain, Raw, Refused, StateSum, read_body, state_sums
 from archc.recurrence.affine.polynomials import Reading, coefficient
+from archc.recurrence.affine.ranks import with_rank
 from archc.recurrence.affine.reads import RawRead, Walk
 from archc.recurrence.analysis.degree import OTHER, Degree, updates
 
@@ -32,11 +34,10 @@ Row = tuple[sympy.Expr, list[sympy.Expr]]
 
 @dataclass(frozen=True)
 class _Update:
-    """A state after the token: numbers times states before it, sums against them, and the rest."""
+    """A state after the token: numbers times states before it, and what is written to it."""
 
     blocks: tuple[sympy.Expr, ...]
-    sums: tuple[StateSum, ...]
-    written: sympy.Expr
+    raw: Raw
 
 
 def linked(
@@ -52,13 +53,15 @@ def linked(
     reading = read_body(recurrence, linear, table, None)
     rows = [_update(recurrence, reading, own, state) for state in own]
     reads, whole = _reads(recurrence, linear, table, own)
-    sums = [each for row in rows for each in row.sums]
+    sums = [each for row in rows for each in row.raw.corrections]
     sums += [each for read in reads for each in read.queries]
     roles = _roles(recurrence, first, sums)
+    raws, rank = _opened(recurrence, table, first, roles, [row.raw for row in rows], reads)
     turn = turn_of(table, roles, [row.blocks for row in rows])
-    if turn is None:
+    if turn is None or rank is not None:
         _check_numbers(table, roles, [entry for row in rows for entry in row.blocks])
-    terms = _terms(table, roles, rows, [f"{name}@0" for name in states], turn is not None)
+        turn = None
+    terms = _terms(table, roles, raws, [f"{name}@0" for name in states], turn is not None, rank)
     links = nf.Links(
         tuple(axis for axis in first.axes if axis.name in roles.key),
         tuple(axis for axis in first.axes if axis.name in roles.value),
@@ -66,6 +69,7 @@ def linked(
         tuple(_read(states, read) for read in reads),
         tuple(whole),
         turn,
+        rank,
     )
     blocks = tuple(row.blocks for row in rows)
     return nf.NormalForm(nf.LINKED, states, (), table.atoms, None, blocks, links)
@@ -108,10 +112,10 @@ def _update(
     if [s for s in reading.whole(value) if s not in symbols]:
         raise Refused("the state enters its update with its axes turned", "", id)
     sums, renamed = state_sums(table, value, state)
-    if renamed or any(each.column is not None for each in sums):
+    if renamed:
         raise Refused("states that feed one another are mixed along an axis of theirs", HELP, id)
     blocks = tuple(coefficient(table, value, symbol) for symbol in symbols)
-    return _Update(blocks, sums, coefficient(table, value, None))
+    return _Update(blocks, Raw(ZERO, sums, coefficient(table, value, None)))
 
 
 def _reads(
@@ -154,6 +158,23 @@ def _roles(recurrence: ir.Recurrence, state: ir.State, sums: Sequence[StateSum])
     return Roles(key, value)
 
 
+def _opened(
+    recurrence: ir.Recurrence,
+    table: Table,
+    state: ir.State,
+    roles: Roles,
+    raws: Sequence[Raw],
+    reads: Sequence[RawRead],
+) -> tuple[Sequence[Raw], Axis | None]:
+    """What is written to all states with its sums opened along a rank, if it has such."""
+    exprs = [e for read in reads for each in read.queries for e in (each.covector, each.scale)]
+    taken = {name for expr in exprs for name in table.names(expr)}
+    found = with_rank(table, state, raws, roles.key, own_axes(recurrence, state), taken)
+    if found is None and any(each.column is not None for raw in raws for each in raw.corrections):
+        raise Refused("states that feed one another are mixed along an axis of theirs", HELP)
+    return (raws, None) if found is None else found
+
+
 def _check_numbers(table: Table, roles: Roles, entries: Sequence[sympy.Expr]) -> None:
     """Refuse factors of states that are not a number for each head."""
     if any(side_of(table, roles, s) != "scalar" for e in entries for s in table.symbols(e)):
@@ -164,10 +185,16 @@ def _check_numbers(table: Table, roles: Roles, entries: Sequence[sympy.Expr]) ->
 
 
 def _terms(
-    table: Table, roles: Roles, rows: Sequence[_Update], names: Sequence[str], turned: bool
+    table: Table,
+    roles: Roles,
+    rows: Sequence[Raw],
+    names: Sequence[str],
+    turned: bool,
+    rank: Axis | None,
 ) -> list[nf.LinkedTerm]:
     """The terms written to all states, by product: those of several states that differ by a number
-    are one; `turned`: or by what they are written along."""
+    are one; `turned`: or by what they are written along. What differs by row is no number."""
+    sides = roles if rank is None else Roles(roles.key, roles.value | {rank.name})
     found: dict[tuple[sympy.Expr, ...], dict[int, sympy.Expr]] = {}
     for place, row in enumerate(rows):
         for x, (c, reads) in _written(table, roles, row, names).items():
@@ -175,7 +202,7 @@ def _terms(
             lead = next((part for part in parts if part != 0), None)
             if lead is None:
                 continue
-            scale = content(table, roles, lead, parts)
+            scale = content(table, sides, lead, parts)
             bare = tuple(sympy.expand(part / scale) for part in parts)
             along, number = (ONE, x * scale) if turned else (x, scale)
             own = found.setdefault((along, *bare), {})
@@ -200,9 +227,7 @@ def _term(
     )
 
 
-def _written(
-    table: Table, roles: Roles, row: _Update, names: Sequence[str]
-) -> dict[sympy.Expr, Row]:
+def _written(table: Table, roles: Roles, row: Raw, names: Sequence[str]) -> dict[sympy.Expr, Row]:
     """The rows that are written to one state, by the vectors that they are written along."""
     found: dict[sympy.Expr, Row] = {}
 
@@ -213,7 +238,7 @@ def _written(
         x, rest = written_apart(table, roles, term)
         c, reads = at(x)
         found[x] = (c + rest, reads)
-    for each in row.sums:
+    for each in row.corrections:
         for term in sympy.Add.make_args(each.scale):
             x, rest = written_apart(table, roles, term)
             if any(side_of(table, roles, s) == "value" for s in table.symbols(rest)):
@@ -232,7 +257,7 @@ def by_numbers(form: nf.NormalForm) -> nf.NormalForm | None:
     step, several = first.steps[0], len(first.steps) > 1
     decay, count = step.decay, len(form.forms)
     wide = any(side_of(table, sides, s) != "scalar" for s in table.symbols(decay))
-    if several or wide or step.rank is not None:
+    if several or wide:
         return None
     terms, reads = list[nf.LinkedTerm](), list[nf.LinkedRead]()
     for place, each in enumerate(form.forms):
@@ -247,7 +272,7 @@ def by_numbers(form: nf.NormalForm) -> nf.NormalForm | None:
             if term.c != 0 or w != 0:
                 terms.append(nf.LinkedTerm(term.x, term.c, tuple(own), tuple(writes)))
     whole = tuple(node for each in form.forms for node in each.whole)
-    links = nf.Links(first.key, first.value, tuple(terms), tuple(reads), whole)
+    links = nf.Links(first.key, first.value, tuple(terms), tuple(reads), whole, None, step.rank)
     blocks = [[decay if p == q else ZERO for q in range(count)] for p in range(count)]
     return nf.NormalForm(
         nf.LINKED, form.states, (), table.atoms, None, tuple(map(tuple, blocks)), links

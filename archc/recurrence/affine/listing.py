@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sympy
 
+from archc.dims import Axis
 from archc.recurrence.affine import form as nf
 from archc.recurrence.affine.atoms import Atom, Table, replaced
 
@@ -71,7 +72,8 @@ class _Writer:
             lines.append(f"  Y{number} = {self._linked_row(term)}")
             for place, scale in enumerate(term.writes):
                 if scale != 0:
-                    writes[place].append(f"{self._factor(scale)}{self._factor(term.x)}Y{number}")
+                    written = f"{self._factor(scale)}{self._factor(term.x)}Y{number}"
+                    writes[place].append(self._over(links.rank, term.x, written))
         for name, row, own in zip(names, self.form.blocks, writes, strict=True):
             pairs = zip(row, names, strict=True)
             parts = [f"{self._factor(scale)}{old}[t-1]" for scale, old in pairs if scale != 0]
@@ -117,15 +119,16 @@ class _Writer:
             scale = "".join(self._factor(part) for part in sides)
             lines, decayed = [f"{name}' = {scale}{before}"], f"{name}'"
         terms = [
-            self._over(step, t, self._term(t, decayed if t.after else before)) for t in step.terms
+            self._over(step.rank, t.x, self._term(t, decayed if t.after else before))
+            for t in step.terms
         ]
         return [*lines, f"{name} = {_sum([decayed, *terms])}"]
 
-    def _over(self, step: nf.Step, term: nf.Term, text: str) -> str:
-        """What a term writes, summed over its rows."""
-        if step.rank is None or step.rank.name not in self.table.names(term.x):
+    def _over(self, rank: Axis | None, x: sympy.Expr, text: str) -> str:
+        """What a term writes along x, summed over its rows."""
+        if rank is None or rank.name not in self.table.names(x):
             return text
-        return f"-sum[{step.rank}]({text[1:]})" if text[0] == "-" else f"sum[{step.rank}]({text})"
+        return f"-sum[{rank}]({text[1:]})" if text[0] == "-" else f"sum[{rank}]({text})"
 
     def _term(self, term: nf.Term, state: str) -> str:
         if term.w == 0:

@@ -71,12 +71,14 @@ def _several(
             return coupled(recurrence, linear, states)
         except Refused as other:
             raise (refused if isinstance(refused, Refused) else other) from None
-    if found.links is not None and found.links.whole:
-        try:
-            return coupled(recurrence, linear, states)
-        except Refused:
-            return found
-    return found
+    assert found.links is not None, "linked states have links"
+    if not found.links.whole and found.links.rank is None:
+        return found
+    try:
+        other = coupled(recurrence, linear, states)
+    except Refused:
+        return found
+    return other if found.links.whole else replace(found, without_ranks=(other,))
 
 
 def sequential(states: tuple[str, ...], refusal: Refusal) -> NormalForm:
@@ -136,7 +138,8 @@ def _taken_together(recurrence: ir.Recurrence, forms: Sequence[NormalForm]) -> S
                 continue
             if joined.links is not None and not joined.links.whole:
                 rest = [each for each in forms if each not in (form, later)]
-                return [*rest, joined]
+                apart = () if joined.links.rank is None else (form, later)
+                return [*rest, replace(joined, without_ranks=apart)]
     return forms
 
 

@@ -8,7 +8,7 @@ is a rank: what a term with it writes is summed over it, and all its rows read t
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import sympy
@@ -28,25 +28,21 @@ class _NoRank(Exception):
 def with_rank(
     table: Table,
     state: ir.State,
-    raw: Raw,
+    raws: Sequence[Raw],
     key: Collection[str],
     inner: Collection[str],
     taken: Collection[str],
-) -> tuple[Raw, Axis] | None:
-    """A micro-step whose sums of key sides times others are opened along one axis, and that axis;
-    None where there are no such sums, or not along one axis. `inner` are the axes of the state that
-    are no copies of it; the axis is called as none of the state's and of those `taken`: a value
-    that is read at each of a token's keys has one of its own for them."""
+) -> tuple[tuple[Raw, ...], Axis] | None:
+    """Updates whose sums of key sides times others are opened along one axis, and that axis; None
+    where there are no such sums, or not along one axis. `inner` are the axes of the state that are
+    no copies of it; the axis is called as none of the state's and of those `taken`: a value that is
+    read at each of a token's keys has one of its own for them."""
     opening = _Opening(table, state, key, inner, taken)
     try:
-        corrections = tuple(opening.correction(each) for each in raw.corrections)
-        terms = sympy.Add.make_args(raw.written) if raw.written != 0 else ()
-        written = total(opening.written(term) for term in terms)
+        made = tuple(opening.update(raw) for raw in raws)
     except _NoRank:
         return None
-    if opening.rank is None:
-        return None
-    return replace(raw, corrections=corrections, written=written), opening.rank
+    return None if opening.rank is None else (made, opening.rank)
 
 
 def read_by_rows(form: NormalForm, part: Part) -> Axis | None:
@@ -78,6 +74,12 @@ class _Opening:
         self.other = frozenset(inner) - self.key
         self.taken = {*(axis.name for axis in state.axes), *taken}
         self.rank: Axis | None = None
+
+    def update(self, raw: Raw) -> Raw:
+        """An update with its sums opened."""
+        corrections = tuple(self.correction(each) for each in raw.corrections)
+        terms = sympy.Add.make_args(raw.written) if raw.written != 0 else ()
+        return replace(raw, corrections=corrections, written=total(map(self.written, terms)))
 
     def correction(self, each: StateSum) -> StateSum:
         """A sum of the state against a matrix, as sums against vectors over a rank."""

@@ -154,9 +154,12 @@ class Derivation:
 
     def _of_few_rows(self, form: NormalForm) -> tuple[NormalForm, ...]:
         """A form, or where a rank of it may be more than a chunk has room for, those without."""
-        ranks = [step.rank for each in form.forms for step in each.steps if step.rank is not None]
-        few = all(self._rows(rank.size) <= MOST_OF_TOKEN for rank in ranks)
-        return (form,) if few or not form.without_ranks else form.without_ranks
+        ranks = [step.rank for each in form.forms for step in each.steps]
+        ranks += [] if form.links is None else [form.links.rank]
+        few = all(self._rows(rank.size) <= MOST_OF_TOKEN for rank in ranks if rank is not None)
+        if few or not form.without_ranks:
+            return (form,)
+        return tuple(each for other in form.without_ranks for each in self._of_few_rows(other))
 
     def _rows(self, size: sympy.Expr) -> float:
         known = {symbol.name for symbol in free_symbols(size)} <= {*self.usual}
@@ -328,13 +331,7 @@ class Derivation:
 
     def _matrix(self, form: NormalForm) -> None:
         """A matrix with all that it is read for."""
-        rank = form.forms[0].steps[0].rank
-        if rank is not None and self._rows(rank.size) > MOST_OF_TOKEN:
-            raise NotChunked(
-                f"`{rank.name}` is not known to be at most {MOST_OF_TOKEN}, and a token would be as"
-                " many rows of a chunk",
-                "give it a default, or write `repeat` for one key after the other",
-            )
+        self._check_rows(form.forms[0].steps[0].rank)
         solves = {each.state: self._systems(form, each) for each in form.forms}
         for each in form.forms:
             self._check_reads(form, each, solves[each.state])
@@ -366,10 +363,20 @@ class Derivation:
                 make = partial(self._read, form, made, k, read)
                 self.lifted.note_made(read.node, make)
 
+    def _check_rows(self, rank: Axis | None) -> None:
+        """A chunk has room for all rows of a token."""
+        if rank is not None and self._rows(rank.size) > MOST_OF_TOKEN:
+            raise NotChunked(
+                f"`{rank.name}` is not known to be at most {MOST_OF_TOKEN}, and a token would be as"
+                " many rows of a chunk",
+                "give it a default, or write `repeat` for one key after the other",
+            )
+
     def linked(self, form: NormalForm) -> None:
         """Matrices that scale one another by numbers."""
         links, states = form.links, [self.states[name] for name in form.states]
         assert links is not None, "linked states have links"
+        self._check_rows(links.rank)
         self._check_whole(form.states, links.whole)
         made = self._linked_form(form, states, [self.starts[state.name] for state in states])
         for name, final in zip(form.states, made.final, strict=True):
@@ -399,7 +406,7 @@ class Derivation:
             if not alone or any(read != 0 for read in term.reads)
         ]
         if links.turn is None:
-            return LinkedForm(self.frame, links.key, states, blocks, terms, starts)
+            return LinkedForm(self.frame, links.key, states, blocks, terms, starts, links.rank)
         gates = [self._log(form, size) for size in links.turn.sizes]
         angle = self._some(form, links.turn.angle)
         return TurnedForm(self.frame, links.key, states, gates, angle, terms, starts)

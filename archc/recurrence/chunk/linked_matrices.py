@@ -10,7 +10,9 @@ another in a circle. Then, with Z the states before the chunk,
     O   = q (P[i] Z)_p + sum over m of (q . x_m[j]) F_mp[i, j] Y_m
     Z'  = P[last] Z + sum over m of (x_m F_m[last])^T Y_m
 
-which is a triangular system, solved for all chunks at once, as that of a single state.
+which is a triangular system, solved for all chunks at once, as that of a single state. Where a
+token has several rows, all of them read the states before it, and write at its last row; there
+the numbers are its own, and at its other rows the states are as they were.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from archc.ir.typing import layer_graph
 from archc.ir.value_names import state_at_start
 from archc.recurrence.chunk.coupled import fresh, gathered
 from archc.recurrence.chunk.frame import Frame, input_of
-from archc.recurrence.chunk.matrix import MatrixForm, Slot
+from archc.recurrence.chunk.matrix import MatrixForm, Slot, longer
 from archc.recurrence.chunk.scan import along_rows, in_rows
 
 Numbers = Sequence[int | None]
@@ -65,8 +67,9 @@ class LinkedForm(MatrixForm):
         blocks: Sequence[Numbers],
         terms: Sequence[TokenLink],
         initial: Sequence[int],
+        rank: Axis | None = None,
     ) -> None:
-        self._begin(frame, keys, states, initial)
+        self._begin(frame, keys, states, initial, rank)
         self.order = in_turn(blocks)
         self.blocks = [[self._cut(id, int(p == q)) for q, id in enumerate(row)]
                        for p, row in enumerate(blocks)]  # fmt: skip
@@ -82,26 +85,58 @@ class LinkedForm(MatrixForm):
         keys: Sequence[Axis],
         states: Sequence[ir.State],
         initial: Sequence[int],
+        rank: Axis | None = None,
     ) -> None:
-        """The fields of matrices with one step a token, which share no gate."""
-        self.frame, self.keys = frame, tuple(keys)
-        self.states, self.initial = tuple(states), tuple(initial)
-        self.key_names, self.steps_axis = tuple(axis.name for axis in keys), None
+        """The fields of matrices with one step a token, which share no gate; `rank` is the axis of
+        what a token has a row for each entry of."""
+        self.frame, self.keys = frame if rank is None else longer(frame, rank.size), tuple(keys)
+        self.states, self.initial, self.rank = tuple(states), tuple(initial), rank
+        self.key_names = tuple(axis.name for axis in keys)
+        self.steps_axis = None if rank is None else Axis("step", rank.size)
         self.known, self.key_gate, self.value_gate = {}, None, None
 
     def _cut(self, id: int | None, fill: int) -> int | None:
         """A number in chunks; tokens that fill the last one leave the states as they are."""
         if id is None:
-            return self.frame.cut(self.frame.number(0), fill) if fill else None
-        return self.frame.cut(id, fill)
+            return self._cut(self.frame.number(0), fill) if fill else None
+        if self.rank is None:
+            return self.frame.cut(id, fill)
+        frame, row = self.frame, self.frame.add(ir.Position(self.frame.row))
+        last = frame.fn("eq", row, self._last_row(row))
+        return frame.fn("where", last, self._of_rows(id, fill), frame.number(fill))
+
+    def _last_row(self, row: int) -> int:
+        """The last row of the token that a row is of."""
+        frame = self.frame
+        if self.rank is None:
+            return row
+        count = frame.number(self.rank.size)
+        token = frame.fn("mul", frame.fn("floordiv", row, count), count)
+        return frame.fn("add", token, frame.number(self.rank.size - 1))
+
+    def _of_rows(self, id: int, fill: int = 0) -> int:
+        """A value along tokens in chunks: the same at all rows of a token, or one for each."""
+        if self.rank is None:
+            return self.frame.cut(id, fill)
+        full = self.frame.full(id, (self.rank,))
+        return self.frame.cut(full, fill, self.rank.name)
+
+    def _at_last(self, id: int) -> int:
+        """A value along tokens in chunks: at the last row of each token."""
+        if self.steps_axis is None:
+            return self.frame.cut(id)
+        placed = self.frame.add(ck.Place(self.steps_axis, -1), id)
+        return self.frame.cut(placed, steps=self.steps_axis.name)
 
     def _linked_slot(self, term: TokenLink) -> LinkedSlot:
         frame = self.frame
-        reads = tuple(None if id is None else frame.cut(id) for id in term.reads)
-        writes = tuple(None if id is None else frame.cut(id) for id in term.writes)
-        row = None if term.row is None else frame.cut(term.row)
+        reads = tuple(None if id is None else self._of_rows(id) for id in term.reads)
+        writes = tuple(None if id is None else self._of_rows(id) for id in term.writes)
+        row = None if term.row is None else self._of_rows(term.row)
         w = next((id for id in reads if id is not None), None)
-        x = frame.cut(frame.full(term.x, self.keys))
+        x, rank = frame.full(term.x, self.keys), self.rank
+        ranked = rank is not None and frame.has(x, (rank.name,))
+        x = self._of_rows(x) if ranked else self._at_last(x)
         return LinkedSlot(x, (row,), w, False, reads, writes)
 
     # --- numbers between rows -------------------------------------------------------------------
@@ -164,7 +199,7 @@ class LinkedForm(MatrixForm):
         """F[p][i, j]: how much of what row j writes is in state p after row i."""
         frame = self.frame
         i, j = (frame.add(ir.Position(axis)) for axis in (frame.row, frame.col))
-        same, nothing = frame.fn("eq", i, j), frame.number(0)
+        same, nothing = frame.fn("eq", i, self._last_row(j)), frame.number(0)
 
         def given(p: int) -> tuple[int | None, int]:
             number = slot.writes[p]
@@ -331,7 +366,7 @@ class LinkedForm(MatrixForm):
     def _of_state(self, p: int, query: int, written: bool) -> int:
         """The values along tokens that are read of state p with a covector: after the token if
         `written`, else before it."""
-        frame, query = self.frame, self.frame.cut(query)
+        frame, query = self.frame, self._at_last(query)
         parts = list[int | None]()
         for q, begin in enumerate(self.begin):
             number = self.start[p][q]
@@ -344,7 +379,10 @@ class LinkedForm(MatrixForm):
             weights = self._between(query, slot, number)
             if weights is not None and rows[0] is not None:
                 parts.append(self._times(weights, rows[0]))
-        return frame.joined(self._sum(parts))
+        found = frame.joined(self._sum(parts), self.steps_axis)
+        if self.steps_axis is None:
+            return found
+        return frame.add(ck.Select(self.steps_axis.name, -1), found)
 
 
 def in_turn(blocks: Sequence[Numbers]) -> list[int] | None:

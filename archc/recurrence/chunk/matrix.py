@@ -91,7 +91,7 @@ class MatrixForm:
         self.rank = steps[0].rank
         rows = sympy.Integer(self.count) if self.rank is None else self.rank.size
         self.steps_axis = None if rows == 1 else Axis("step", rows)
-        self.frame = frame if self.steps_axis is None else _longer(frame, rows)
+        self.frame = frame if self.steps_axis is None else longer(frame, rows)
         self.own_gate: int | None = None
         gates = {p: self._early_gate(step, early) for p, step in enumerate(steps)}
         self.key_gate = self._lay(gates)
@@ -464,7 +464,7 @@ def _alike(one: TokenTerm, other: TokenTerm) -> bool:
     return one.after == other.after and (one.w is None) == (other.w is None)
 
 
-def _longer(frame: Frame, count: sympy.Expr) -> Frame:
+def longer(frame: Frame, count: sympy.Expr) -> Frame:
     """A frame in which a token has several rows."""
     size = frame.row.size * count
     return replace(frame, row=Axis("u", size), col=Axis("u'", size))
