@@ -9,6 +9,9 @@ from typing import Any
 from archc.elaborate.scope import Module
 from archc.syntax import tree
 
+PARTS = (tuple, tree.Node)
+"""What may hold nodes."""
+
 MAX_CALLS = 60
 """Longest chain of layers that call one another, as far as it is followed here."""
 
@@ -22,7 +25,7 @@ def walk(node: Any) -> Iterator[tree.Node]:
             yield here
             here = tuple(vars(here).values())
         if isinstance(here, tuple):
-            ahead += reversed(here)
+            ahead += [part for part in reversed(here) if isinstance(part, PARTS)]
 
 
 def free_names(node: Any) -> Iterable[str]:

@@ -44,20 +44,24 @@ def mentioned_often(stmts: Sequence[tree.Stmt]) -> frozenset[str]:
 
 def _mentions(node: Any) -> Counter[str]:
     """How often each name is used; of two branches one is taken, and a loop runs more than once."""
-    if isinstance(node, tuple):
-        return sum((_mentions(part) for part in node), Counter[str]())
+    count = Counter[str]()
+    _count(node, count)
+    return count
+
+
+def _count(node: Any, into: Counter[str]) -> None:
+    """Add what is used in a node, or in a tuple of them."""
     if isinstance(node, tree.Name):
-        return Counter([node.id])
-    if isinstance(node, tree.Choice):
-        return _mentions(node.condition) + (_mentions(node.then) | _mentions(node.orelse))
-    if not isinstance(node, tree.Node):
-        return Counter()
-    count = _mentions(tuple(vars(node).values()))
+        into[node.id] += 1
+    elif isinstance(node, tree.Choice):
+        _count(node.condition, into)
+        into.update(_mentions(node.then) | _mentions(node.orelse))
+    elif isinstance(node, tuple | tree.Node):
+        for part in node if isinstance(node, tuple) else vars(node).values():
+            _count(part, into)
     if isinstance(node, tree.Repeat | tree.Route):
         own = {name for stmt in node.body for name in names_bound(stmt)}
-        body = _mentions(node.body)
-        count += Counter({name: n for name, n in body.items() if name not in own})
-    return count
+        into.update({name: n for name, n in _mentions(node.body).items() if name not in own})
 
 
 def bound(scope: Scope, name: str, value: Value) -> Value:
