@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests import served
 from tests.gpu import memories
 from tests.gpu.cases import Case
 from tests.gpu.measure import OUTPUT, launched, part_of, relative, run
@@ -216,10 +217,13 @@ def check(what: str, spec: str, device: str) -> Found:
 
 
 def apart(what: str, spec: str, device: str) -> Found:
-    """The same in a process of its own."""
-    command = [sys.executable, "-m", "tests.gpu.extremes", what, spec, "--here", "--device", device]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    """The same in a process of its own, under Triton's interpreter where there is no GPU."""
+    module, given = "tests.gpu.extremes", [what, spec, "--here", "--device", device]
+    if device == "cpu":
+        done = served.run(module, *given)
+    else:
+        command, root = [sys.executable, "-m", module, *given], Path(__file__).parents[2]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     return json.loads(lines[-1]) if lines else {"wrong": [done.stderr[-600:]]}
 

@@ -15,6 +15,7 @@ import torch
 
 from tests.gpu.cases import Case
 from tests.gpu.measure import measure, repeats
+from tests.served import quicken
 
 try:
     from triton import errors as triton_errors
@@ -50,6 +51,8 @@ def result(line: str, device: str) -> dict[str, object]:
 def main(device: str) -> None:
     """Every case of stdin in turn."""
     torch.set_num_threads(1)
+    if device == "cpu" and triton_errors:
+        quicken()
     for line in sys.stdin:
         print(json.dumps(result(line, device)), flush=True)
 
