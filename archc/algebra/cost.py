@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import add, gt
 
 import sympy
 
@@ -32,7 +33,7 @@ RENAMING: Cost = (1.0,) * len(POINTS)
 def elements(axes: Iterable[Axis]) -> Cost:
     """Number of elements of a tensor with these axes."""
     lengths = [_length(axis.kind, axis.size) for axis in axes]
-    return tuple(math.prod(length[i] for length in lengths) for i in range(len(POINTS)))
+    return tuple(map(math.prod, zip(*lengths, strict=True))) if lengths else (1.0,) * len(POINTS)
 
 
 def elementwise(axes: Iterable[Axis]) -> Cost:
@@ -48,13 +49,16 @@ def contraction(joined: Iterable[Axis], kept: Iterable[Axis]) -> Cost:
 
 def summing(work: Cost, written: Cost) -> Cost:
     """So many products, summed where fewer are written."""
-    summed = any(many > few for many, few in zip(work, written, strict=True))
-    return total(work, work if summed else FREE, written)
+    return total(work, work if any(map(gt, work, written)) else FREE, written)
 
 
 def total(*costs: Cost) -> Cost:
     """Costs added up, point by point."""
-    return tuple(map(sum, zip(*costs, strict=True)))
+    return reduce(_add, costs) if costs else ()
+
+
+def _add(one: Cost, other: Cost) -> Cost:
+    return tuple(map(add, one, other))
 
 
 def cheaper(new: Cost, old: Cost) -> bool:
