@@ -43,13 +43,14 @@ SPAN, MOST_RANKS = 64, 4
 @dataclass(frozen=True)
 class Outer:
     """sign u w', an outer product of the matrix of a token: the nodes of u and w, and their
-    dims."""
+    dims; of a number, where u is w times a `rate`."""
 
     u: int
     w: int
     rows: str
     columns: str
     sign: int
+    rate: int | None
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,19 @@ class Through:
     reader: tuple[int, str]
     outers: tuple[Outer, ...]
 
+    @property
+    def firsts(self) -> list[tuple[int, str | None]]:
+        """u of each outer product, a node and its dim; its rate, if every one has one."""
+        rates = [outer.rate for outer in self.outers if outer.rate is not None]
+        if len(rates) == len(self.outers):
+            return [(rate, None) for rate in rates]
+        return [(outer.u, outer.rows) for outer in self.outers]
+
 
 @dataclass(frozen=True)
 class Rank:
-    """sign u w' of the matrix of each token between."""
+    """sign u w' of the matrix of each token between; u is a vector, or a number of each token by
+    which it is w."""
 
     u: Source
     w: Source
@@ -198,7 +208,17 @@ def _outer(body: Graph, node: Node, row: str, col: str, sign: int) -> Outer | No
                 return None
     if {*found} != {row, col}:
         return None
-    return Outer(found[row][0], found[col][0], found[row][1], found[col][1], sign)
+    (u, rows), (w, columns) = found[row], found[col]
+    return Outer(u, w, rows, columns, sign, _rate(body, body[u], body[w], rows))
+
+
+def _rate(body: Graph, u: Node, w: Node, dim: str) -> int | None:
+    """What a vector u is times w, a number for each place of these."""
+    if not isinstance(u.op, ir.Elementwise) or u.op.fn != "mul" or w.id not in u.operands:
+        return None
+    (id,) = {*u.operands} - {w.id} or {w.id}
+    wanted, rate = [name for name in w.type.names if name != dim], body[id].type
+    return id if [*rate.names] == wanted and rate.dtype == "real" else None
 
 
 # --- the folds of the tree -----------------------------------------------------------------------
@@ -298,8 +318,7 @@ def _why_not(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> str:
     turned = [whole.source(dot.reader), whole.source(dot.read)]
     turned += [each for rank in ranks for each in (rank.u, rank.w)]
     for source in turned:
-        assert source.dim is not None
-        wanted = [source.type.axes[1].name, *heads, source.dim.name]
+        wanted = [source.type.axes[1].name, *heads, *([source.dim.name] if source.dim else [])]
         full = _of_each_head(source, whole).type.axes
         if [a.name for a in full[1:]] != wanted or full[0].kind != "batch":
             return "vectors around matrices between, not each with a place for every head or group"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import sympy
 
-from archc.attention.between import SPAN, Between, rows_of_token
+from archc.attention.between import SPAN, Between, Rank, rows_of_token
 from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Bound, WeightedSum
 from archc.ir import layer as ir
@@ -47,12 +47,17 @@ def bound_text(bound: Bound, reader: str, read: str) -> str:
     return f"{read} {'<=' if bound.most else '>='} {limit}"
 
 
+def _u_of(rank: Rank) -> str:
+    """The vector u of an outer product."""
+    return rank.u.name if rank.u.dim else f"{rank.u.name} {rank.w.name}"
+
+
 def lines_between(between: Between) -> Iterator[tuple[str, str]]:
     """The lines about a weighted sum through matrices of the tokens between."""
     whole, dot = between.whole, between.dot
     path = whole.source(dot.read).type.axes[1].name
     outer = " ".join(
-        f"{'-' if rank.sign < 0 else '+'} {rank.u.name} {rank.w.name}'" for rank in between.ranks
+        f"{'-' if rank.sign < 0 else '+'} {_u_of(rank)} {rank.w.name}'" for rank in between.ranks
     )
     through = f"{dot.read}' M[{path} + 1] ... M[{whole.reader.name}] {dot.reader}, M = I {outer}"
     for title, text in lines(whole):

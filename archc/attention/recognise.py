@@ -494,10 +494,10 @@ class Reading:
         known = dict(self.sources)
         ranks = [
             Rank(
-                self.source(self.body[outer.u], outer.rows, "path"),
+                self.source(self.body[u], rows, "path"),
                 self.source(self.body[outer.w], outer.columns, "path"), outer.sign,
             )
-            for outer in found.outers
+            for (u, rows), outer in zip(found.firsts, found.outers, strict=True)
         ]  # fmt: skip
         self.sources, self.between = known, (dot, tuple(ranks))
         return self._scaled(dot, [each for _, scale in peeled for each in scale])

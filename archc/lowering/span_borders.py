@@ -8,8 +8,9 @@ product; M = I - U' W of one token, and masks by tokens:
     left  = G A          q' = Q - left U         right = H'
     mid   = H' A'        k' = K - mid W          M of the span = I - X W,  X = U' A'
 
-and the gradient goes back through the same products; that of A is kept turned around, N = dA', so
-that no product of another is turned to be the left factor of one: dL' = -A N A.
+Where U is W times a rate of each of its rows, it is made of these, and is in no memory. The
+gradient goes back through the same products; that of A is kept turned around, N = dA', so that no
+product of another is turned to be the left factor of one: dL' = -A N A.
 
 source: the WY form, Bischof and Van Loan 1987.
 """
@@ -22,7 +23,7 @@ import sympy
 
 from archc.attention.between import SPAN
 from archc.lowering.solve import Triangle, inverse
-from archc.tile.compose import Composer, Tile
+from archc.tile.compose import Composer, Length, Tile
 from archc.tile.language import Buffer, Dim, Program
 
 
@@ -40,8 +41,9 @@ class Vectors:
 class Borders:
     """A program under construction: its buffers, where it stands, and the small matrices."""
 
-    def __init__(self, ranks: int, name: str, doc: str):
+    def __init__(self, ranks: int, rated: bool, name: str, doc: str):
         self.ranks, self.span, self.k = ranks, SPAN // ranks, Composer(name, doc, 8, 1)
+        self.rated = rated
         k = self.k
         (self.IO,), (self.PRECISION,), (self.SOLVE,) = (
             k.dtypes("IO"), k.precisions("PRECISION"), k.dtypes("SOLVE"),
@@ -50,13 +52,17 @@ class Borders:
         (self.T,) = k.sizes("T", varying=True)
         (self.BLOCK_K,) = k.lengths("BLOCK_K")
         self.spans = sympy.ceiling(self.T / sympy.Integer(self.span))
+        counts = (("q", 1), ("k", 1), ("rate" if rated else "u", ranks), ("w", ranks))
         self.inputs = {
-            name: k.memory(
-                name, {"b": self.B, "t": self.T * count, "h": self.N_H, "d_K": self.N_K}, "IO",
-                strided=True,
-            )
-            for name, count in (("q", 1), ("k", 1), ("u", ranks), ("w", ranks))
+            name: k.memory(name, self.given(count, name == "rate"),
+                           "f32" if name == "rate" else "IO", strided=True)
+            for name, count in counts
         }  # fmt: skip
+
+    def given(self, ranks: int, rate: bool = False) -> dict[str, Length]:
+        """The axes of vectors, so many a token, as they are given; of rates, a number each."""
+        last: dict[str, Length] = {"one": 1} if rate else {"d_K": self.N_K}
+        return {"b": self.B, "t": self.T * ranks, "h": self.N_H, **last}
 
     def rows(self, name: str, dtype: str = "IO") -> Buffer:
         """Vectors of all tokens of whole spans, [b, h, token, K]."""
@@ -85,16 +91,28 @@ class Borders:
         self.own = {"i": self.i // self.ranks, "j": self.j // self.ranks}
         q = self.vectors("q", self.t, 1)
         k_ = self.vectors("k", self.s, 1)
-        u, w = self.vectors("u", self.j, self.ranks), self.vectors("w", self.i, self.ranks)
-        self.x = Vectors(q, k_, u, w)
+        u = None if self.rated else self.vectors("u", self.j, self.ranks)
+        w = self.vectors("w", self.i, self.ranks)
+        self.x = Vectors(q, k_, self.made_of(w) if u is None else u, w)
 
-    def vectors(self, name: str, row: Tile, count: int) -> Tile:
-        """Rows of the span, 0 behind the last token."""
+    def made_of(self, w: Tile) -> Tile:
+        """Rows of U, which are those of W at their rates."""
+        rows = w.along(i="j").to("f32")
+        return self.io(rows * self.rates().over(*rows.dims)).named("b_u")
+
+    def vectors(self, name: str, row: Tile, count: int, again: bool = False) -> Tile:
+        """Rows of the span, 0 behind the last token; read `again`, not kept."""
         at = self.n * (self.span * count) + row
         where = [at < self.T * count, self.in_d]
         return self.k.load(
-            self.inputs[name], self.b, at, self.h, self.d, where=where, wide=False
+            self.inputs[name], self.b, at, self.h, self.d, where=where, wide=False, apart=again
         ).named(f"b_{name}")
+
+    def rates(self, again: bool = False) -> Tile:
+        """The rates of rows of U."""
+        at = self.n * (self.span * self.ranks) + self.j
+        where = [at < self.T * self.ranks]
+        return self.k.load(self.inputs["rate"], self.b, at, self.h, 0, where=where, apart=again)
 
     def row_index(self, row: Tile) -> list[Tile]:
         """The index of rows of results."""
@@ -120,8 +138,7 @@ class Borders:
 
     def result(self, name: str, ranks: int = 1) -> Buffer:
         """Vectors of all tokens, as they are given, of some of the heads."""
-        axes = {"b": self.B, "t": self.T * ranks, "h": self.N_H, "d_K": self.N_K}
-        return self.k.memory(name, axes, "IO", rows="t")
+        return self.k.memory(name, self.given(ranks), "IO", rows="t")
 
     def leave(self, buffer: Buffer, row: Tile, made: Tile, ranks: int = 1) -> None:
         """Store the rows of a result, up to the last token."""
@@ -138,10 +155,10 @@ class Borders:
         return self.k.where(own.over(*made.dims) > token.over(*made.dims), made, 0.0)
 
 
-def borders(ranks: int, name: str = "span_borders") -> Program:
+def borders(ranks: int, rated: bool = False, name: str = "span_borders") -> Program:
     """q at the begin of each span, k at its end, its matrix, and the vectors beside q and k within
     the span."""
-    p = Borders(ranks, name, "q and k of a span brought to its borders, and its matrix.")
+    p = Borders(ranks, rated, name, "q and k of a span brought to its borders, and its matrix.")
     k = p.k
     moved, ends = p.rows("q_moved"), p.rows("k_moved")
     matrix, left, right = p.matrices("matrix"), p.beside("left"), p.beside("right")
@@ -162,17 +179,18 @@ def borders(ranks: int, name: str = "span_borders") -> Program:
     return k.done()
 
 
-def of_borders(ranks: int, name: str = "span_borders_gradient") -> Program:
-    """The gradients of q, k, U and W, where they belong, from those of what `borders` makes, and
-    those of q and k within spans."""
-    p = Borders(ranks, name, "The gradient of what is at the borders of a span.")
+def of_borders(ranks: int, rated: bool = False, name: str = "span_borders_gradient") -> Program:
+    """The gradients of q, k, U or its rates, and W, where they belong, from those of what `borders`
+    makes, and those of q and k within spans."""
+    p = Borders(ranks, rated, name, "The gradient of what is at the borders of a span.")
     k = p.k
     given = {n: p.rows(n, "f32") for n in ("d_q_moved", "d_k_moved")}
     d_matrix = p.matrices("d_matrix")
     d_left, d_right = p.beside("d_left", "f32"), p.beside("d_right", "f32")
     within = {n: p.rows(n, "f32") for n in ("d_q_within", "d_k_within")}
     d_q, d_k = p.result("d_q"), p.result("d_k")
-    d_u, d_w = p.result("d_u", ranks), p.result("d_w", ranks)
+    d_rate = k.memory("d_rate", p.given(ranks, True), rows="t") if rated else None
+    d_u, d_w = None if rated else p.result("d_u", ranks), p.result("d_w", ranks)
     p.stand()
     p.small()
     D = k.load(d_matrix, p.b, p.h, p.n, p.d, p.e, where=[p.in_d, p.in_e], wide=False)
@@ -186,8 +204,15 @@ def of_borders(ranks: int, name: str = "span_borders_gradient") -> Program:
     p.leave(d_k, p.s, arriving(within["d_k_within"], p.s).over(*made.dims) + made)
     made = back.of_begin(arriving(given["d_q_moved"], p.t), k.load(d_left, *p.row_index(p.t), p.j))
     p.leave(d_q, p.t, arriving(within["d_q_within"], p.t).over(*made.dims) + made)
-    for buffer, row, made in zip((d_u, d_w), (p.j, p.i), back.of_system(), strict=True):
-        p.leave(buffer, row, made, ranks)
+    u, w = back.of_system()
+    if d_rate is not None:
+        own = u * p.vectors("w", p.j, ranks, True).to("f32").over(*u.dims)
+        at = p.n * (p.span * ranks) + p.j
+        k.store(d_rate, p.b, at, p.h, 0, value=own.sum("d"), where=[at < p.T * ranks])
+        w = w + (u * p.rates(True).over(*u.dims)).along(j="i").over(*w.dims)
+    if d_u is not None:
+        p.leave(d_u, p.j, u, ranks)
+    p.leave(d_w, p.i, w, ranks)
     return k.done()
 
 

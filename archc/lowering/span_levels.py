@@ -24,8 +24,8 @@ READERS, READ = 0, 1
 class _Level:
     """A program under construction, of a block of rows, or of a span."""
 
-    def __init__(self, name: str, doc: str):
-        k = self.k = Composer(name, doc, 8, 2)
+    def __init__(self, name: str, doc: str, ahead: int = 2):
+        k = self.k = Composer(name, doc, 8, ahead)
         (self.IO,), (self.PRECISION,) = k.dtypes("IO"), k.precisions("PRECISION")
         self.B, self.N_H, self.N_K = k.sizes("B", "N_H", "N_K")
         self.T, self.SIZE = k.sizes("T", "SIZE", varying=True)
@@ -140,7 +140,7 @@ def descend(name: str = "span_descend") -> Program:
     """The gradients of q and k at the borders of the spans of a level, in place, and those of its
     matrices, from those of spans of twice the length. A program has the rows of one span, and makes
     what comes to the matrix of the other one beside it."""
-    p = _Level(name, "Gradients of rows of q and k, and of matrices, at the borders of a level.")
+    p = _Level(name, "Gradients of rows of q and k, and of matrices, at the borders of a level.", 1)
     k, twice = p.k, ceil_div(p.count, 2)
     matrices, kept, both = p.matrices("matrices", p.count), p.rows("kept"), p.both("d_both", "f32")
     above, made = p.matrices("d_joined", twice), p.matrices("d_matrices", p.count)

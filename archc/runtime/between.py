@@ -33,12 +33,18 @@ def level_rows(size: int, dtype: torch.dtype) -> int:
     return min(size, 64 if dtype.itemsize == 2 else 32)
 
 
+def span_warps(dtype: torch.dtype) -> int:
+    """How many warps have a block of rows or a span of the smallest: half of what float32 has room
+    with are two programs a processor, and do no product twice."""
+    return 4 if dtype.itemsize == 2 else 8
+
+
 class Given(NamedTuple):
     """The inputs of such an attention. `sources` in the order of the kernels' arguments, each of a
     "reader", of a token "read", or the "same" for all, as `roles` say, and a vector or not; at the
     places `ends` are q and k of the product with matrices, at `values` the values that are
-    weighted. `ranks` are u and w of each outer product, `signs` theirs; `numbers` are those of the
-    kernels."""
+    weighted. `ranks` are u and w of each outer product, `signs` theirs, where u is [B, T, heads
+    ..., 1] if it is w at a rate; `numbers` are those of the kernels."""
 
     sources: list[Tensor]
     roles: tuple[str, ...]
@@ -369,9 +375,10 @@ def room_of(given: Given, learned: Sequence[int], wide: torch.dtype) -> Room:
         else:
             tensors[place] = x.new_empty((B, *heads, T), dtype=wide)
         dims[place] = 2 if given.vectors[place] else 1
-    rows = (B, T * ranks_of(len(given.ranks)), *by_rows(first).shape[2:])
     ends = [torch.empty_like(by_rows(given.sources[i])) for i in given.ends]
-    return Room([*ends, *(first.new_empty(rows) for _ in "uw")], tensors, dims)
+    for x in map(by_rows, given.ranks[0]):
+        ends.append(x.new_empty((B, T * ranks_of(len(given.ranks)), *x.shape[2:])))
+    return Room(ends, tensors, dims)
 
 
 def between_backward(

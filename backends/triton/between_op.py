@@ -83,24 +83,27 @@ class BetweenOp(FoldOp):
         """The kernels of both kinds of folds."""
         return self.inside, self.across
 
-    def _borders(self, make: Callable[[int, str], Program], suffix: str) -> None:
+    def _borders(self, make: Callable[[int, bool, str], Program], suffix: str) -> None:
         """The function that launches a kernel of what is at the borders of spans."""
-        program = make(rows_of_token(len(self.between.ranks)), f"{self.title}_{suffix}_kernel")
+        ranks, name = self.between.ranks, f"{self.title}_{suffix}_kernel"
+        program = make(rows_of_token(len(ranks)), ranks[0].u.dim is None, name)
         doc = "Launch the kernel of what is at the borders of the smallest spans."
         doc = doc if make is borders else "Launch the kernel of its gradient."
         sizes = {"B": "q.shape[0]", "N_H": "q.shape[2]", "N_K": "q.shape[3]"}
         constants = {"IO": "q.dtype", "SOLVE": "solve_of(q.dtype)"}
-        self._launching(program, doc, [], sizes, constants)
+        warps = "span_warps(q.dtype)" if make is borders else ""
+        self._launching(program, doc, [], sizes, constants, warps)
 
-    def _level(self, program: Program, doc: str) -> None:
-        """The function that launches a kernel of a level."""
+    def _level(self, program: Program, doc: str, few: bool = False) -> None:
+        """The function that launches a kernel of a level, of `few` warps where that is enough."""
         sizes = {"B": "matrices.shape[0]", "N_H": "matrices.shape[1]", "N_K": "matrices.shape[4]"}
         constants = {"IO": "matrices.dtype", "BLOCK_T": "level_rows(size, matrices.dtype)"}
-        self._launching(program, doc, ["size"], sizes | {"SIZE": "size"}, constants)
+        warps = "span_warps(matrices.dtype)" if few else ""
+        self._launching(program, doc, ["size"], sizes | {"SIZE": "size"}, constants, warps)
 
     def _launching(
         self, program: Program, doc: str, more: list[str], sizes: dict[str, str],
-        constants: dict[str, str],
+        constants: dict[str, str], warps: str,
     ) -> None:  # fmt: skip
         """The function that launches a kernel; it is given its buffers, and how many `tokens`
         there are."""
@@ -109,18 +112,18 @@ class BetweenOp(FoldOp):
         writer = Writer().define(title, [*names, "tokens", *more], [doc])
         sizes["T"], constants["PRECISION"] = "tokens", '"tf32x3"'
         constants["BLOCK_K"] = f"block_of({sizes['N_K']})"
-        launch = ProgramLaunch({name: name for name in names}, sizes, constants)
+        launch = ProgramLaunch({name: name for name in names}, sizes, constants, warps=warps)
         write_program(self.file, writer, program, launch)
         self.file.sections.append(writer.text())
 
     def _levels(self, learned: bool) -> None:
         """The functions of the kernels of a level: with gradients, if anything is `learned`."""
         doc = "Launch the kernel of q and k at the borders of spans of twice the length."
-        self._level(climb(f"{self.title}_climb_kernel"), doc)
+        self._level(climb(f"{self.title}_climb_kernel"), doc, True)
         self._level(join(f"{self.title}_join_kernel"), "Launch the kernel of their matrices.")
         if learned:
             doc = f"{doc[:-1]}, which keeps what changes."
-            self._level(climb(f"{self.title}_climb_keeping_kernel", keeps=True), doc)
+            self._level(climb(f"{self.title}_climb_keeping_kernel", keeps=True), doc, True)
             doc = "Launch the kernel of the gradients of a level, from those of the next."
             self._level(descend(f"{self.title}_descend_kernel"), doc)
 
@@ -159,8 +162,10 @@ class BetweenOp(FoldOp):
         ], ")")  # fmt: skip
 
     def _of_each_head(self, source: Source) -> str:
-        """A vector that heads may share, as one of each."""
+        """A vector that heads may share, or a rate as one, as one of each."""
         name = self.arguments[source.name]
+        if source.dim is None:
+            name += "[..., None]"
         if all(share == 1 for _, _, share in source.shares):
             return name
         return f"each_head({name}, {self.arguments[self.between.dot.reader]}.shape[2:-1])"
@@ -206,11 +211,18 @@ class BetweenOp(FoldOp):
         writer.gives([self._own_or_path(source) for source in learned])
         self.file.sections.append(writer.text())
 
+    def _laid_out(self, source: Source) -> list[str]:
+        found = super()._laid_out(source)
+        if source not in self.paths or source.dim is not None:
+            return found
+        batch, *heads, tokens = found
+        return [batch, tokens, *heads]
+
     def _own_or_path(self, source: Source) -> str:
         """A gradient as that of a value that enters."""
         if source in self.paths:
             name = self.arguments[source.name]
-            text = self._shared_by_heads(source, f"d_{name}")
+            text = self._shared_by_heads(source, f"d_{name}{'' if source.dim else '[..., 0]'}")
             return f"{text}.to({name}_dtype).contiguous()"
         text = self._own(source)
         return text if source.summed else f"{text}.contiguous()"

@@ -65,6 +65,13 @@ KINDS = {
     "two ranks": (
         spec("(I - w[i] @ w[i].T) @ (I + u[i] @ r[i].T)", inputs="u[H, K], r[H, K]"), 70, {},
     ),
+    "two rates": (
+        spec("I - b[i] * w[i] @ w[i].T + c[i] * r[i] @ r[i].T", inputs="b[H], c[H], r[H, K]"),
+        70, {},
+    ),
+    "a rate, and none": (
+        spec("I - b[i] * w[i] @ w[i].T + u[i] @ w[i].T", inputs="b[H], u[H, K]"), 70, {},
+    ),
     "gates": (spec(score=f"{SCORE} + sum r in (s, t]: g[r]", inputs="g[H]"), 130, {}),
     "capped, sloped": (
         spec(score=f"softcap({SCORE}, 3) - slope * (t - s)", params="slope[H]"), 70, {},
@@ -132,11 +139,13 @@ def given_of(case: FoldTrial, between: Between) -> Given:
     heads = sources[names.index(between.dot.reader)].shape[2:-1]
     for end in (between.dot.reader, between.dot.read):
         sources[names.index(end)] = each_head(sources[names.index(end)], heads)
-    ranks = [
-        (each_head(case.values(rank.u.node)[0].detach(), heads),
-         each_head(case.values(rank.w.node)[0].detach(), heads))
-        for rank in between.ranks
-    ]  # fmt: skip
+
+    def side(source: Source) -> Tensor:
+        """A vector, or a number of one place."""
+        (found,) = case.values(source.node)
+        return each_head(found.detach()[..., *([None] if source.dim is None else [])], heads)
+
+    ranks = [(side(rank.u), side(rank.w)) for rank in between.ranks]
     return Given(
         sources, tuple(s.role for s in whole.sources),
         tuple(s.dim is not None for s in whole.sources),
@@ -162,9 +171,9 @@ def kernels(between: Between, case: FoldTrial, makes: dict[str, Callable]) -> li
     return found
 
 
-def borders_of(between: Between, make: Callable[[int], Program]) -> Callable:
+def borders_of(between: Between, make: Callable[[int, bool], Program]) -> Callable:
     """The function of the kernel of what is at borders, or of its gradient."""
-    program = make(rows_of_token(len(between.ranks)))
+    program = make(rows_of_token(len(between.ranks)), between.ranks[0].u.dim is None)
     assert not verify(program), [*map(str, verify(program))]
 
     def launch(*given: Any) -> None:
@@ -268,7 +277,8 @@ def check(name: str, batch: int) -> None:
     ranks = [each for rank in between.ranks for each in (rank.u, rank.w)]
     of_sources = [case.fold.source(name) for name in between.whole.learned]
     for source, d in zip([*of_sources, *ranks], made, strict=True):
-        of_value = own(case, source, d)
+        rated = source in ranks and source.dim is None
+        of_value = own(case, source, d[..., 0].movedim(1, -1) if rated else d)
         every = of_node(case, source.node, of_value)
         found = [x if more is None else x + more for x, more in zip(found, every, strict=True)]
     for input, x, slope in zip(inputs, found, slopes, strict=True):
@@ -291,6 +301,18 @@ def test_every_pair_of_spans_is_of_one_part(tokens: int):
         size *= 2
     block = torch.arange(tokens) // SPAN
     assert torch.equal(seen, (block[:, None] > block).long())
+
+
+@pytest.mark.parametrize(
+    ("name", "rated"),
+    [("two rates", True), ("groups", True), ("a rate, and none", False), ("one", False)],
+)
+def test_a_vector_that_is_another_at_a_rate_is_not_in_memory(name: str, rated: bool):
+    between = between_of(KINDS[name][0])
+    assert [rank.u.dim is None for rank in between.ranks] == [rated] * len(between.ranks)
+    programs = [make(rows_of_token(len(between.ranks)), rated) for make in (borders, of_borders)]
+    names = [{buffer.name for buffer in program.buffers} for program in programs]
+    assert all(("rate" in own, "u" in own) == (rated, not rated) for own in names)
 
 
 def test_what_a_matrix_is_made_of():
