@@ -394,6 +394,9 @@ class KernelValues(Values):
     def is_loaded(self, id: int) -> bool:
         return self.frame.owner is None and id in self.kernel.loads and id not in self.own
 
+    def is_stored(self, id: int) -> bool:
+        return self.frame.owner is None and id in self.own
+
     def _given(self, node: Node, place: Place) -> Made | None:
         """A value that another kernel made, or that the caller has."""
         if self.turned is not None and self.frame.owner is None:

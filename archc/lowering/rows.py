@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sympy import Integer
+
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node
@@ -73,7 +75,7 @@ def sums(v: Values, node: Node, place: Place) -> Made:
     if op.gates:
         added = _of_gates(v, added.to("f32"))
     if op.gates and len(x.labels) == 2 and x.tile.dtype.startswith(OF_BUFFER) and not after:
-        x, made = x.wide(), _gates_by_product(v, added, x.tile.dtype, op)
+        x, made = x.wide(), _gates_exactly(v, added, x.tile.dtype, op)
     elif len(x.labels) == 2 and not op.gates and _is_product(v, operand):
         other = next(label for label in x.labels if label != op.axis)
         x = replace(x.ordered(op.axis, other), product=True)
@@ -106,15 +108,28 @@ def rest(v: Values, node: Node, place: Place) -> Made:
     return replace(x, tile=left, stored=False, number=None)
 
 
-def _gates_by_product(v: Values, x: Tile, dtype: str, op: ck.Sums) -> Tile:
-    """Running sums of gates [row, dim], as a product with a triangle of ones where memory has the
-    gates in bfloat16, a `dtype` of the launch, and their sums are in float32: then it is exact."""
-    k = v.k
+STORED = 4
+"""Beside how many tiles [row, dim] that a kernel stores gates are summed by a scan that is made
+once: with five, in a program of 128 registers a thread, 264 bytes are spilled."""
+
+
+def _gates_exactly(v: Values, x: Tile, dtype: str, op: ck.Sums) -> Tile:
+    """Running sums of gates [row, dim] where memory has the gates in bfloat16, a `dtype` of the
+    launch, and their sums are in float32. Triton would scan twice, once for the layout of what is
+    stored so wide, as it moves the change of layouts to where numbers are narrow: not past a sum
+    along a dim of length 1. With more tiles beside it, a product with a triangle of ones, which is
+    exact, too."""
+    k, dims = v.k, x.value.type.names
+    other = next(label for label in dims if label != op.axis)
+    stored = sum(v.is_stored(n.id) and {*dims} <= {*n.type.names} for n in v.frame.graph)
     with k.branch(k.chosen(v.numbers.sums, "f32") & k.chosen(dtype, "bf16")) as exact:
-        other = next(label for label in x.value.type.names if label != op.axis)
-        gates = x.ordered(op.axis, other).to("bf16").along(**{op.axis: f"{op.axis}'"})
-        made = _ones(k, x.dim(op.axis), op.reverse).dot(gates)
-        exact.give(made.ordered(*x.value.type.names).to(x.dtype))
+        if 0 < stored <= STORED:
+            made = x.scan("sum", op.axis, op.reverse)
+            made = made.over(*made.dims, Dim("one", Integer(1))).sum("one")
+        else:
+            gates = x.ordered(op.axis, other).to("bf16").along(**{op.axis: f"{op.axis}'"})
+            made = _ones(k, x.dim(op.axis), op.reverse).dot(gates)
+        exact.give(made.ordered(*dims).to(x.dtype))
     with k.otherwise(exact) as rounded:
         rounded.give(x.scan("sum", op.axis, op.reverse))
     return exact.results[0].named("gate_sums")

@@ -379,6 +379,10 @@ class Values:
         """Whether a node of this graph is read from memory."""
         return False
 
+    def is_stored(self, id: int) -> bool:
+        """Whether a node of this graph is written to memory."""
+        return False
+
     def is_carried(self, node: Node) -> bool:
         """Whether an input of this graph is a state that is held in registers."""
         return isinstance(node.op, ir.Input) and node.op.name in self.frame.states

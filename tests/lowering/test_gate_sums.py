@@ -1,4 +1,5 @@
-"""Running sums of gates in kernels, of gates in bfloat16 by products."""
+"""Running sums of gates in kernels: by scans that are made once, or by products, where memory has
+the gates in bfloat16."""
 
 from __future__ import annotations
 
@@ -12,14 +13,23 @@ from archc.tile.interpreter import run
 from tests.lowering.launches import constants, lowered_kernels, plans
 
 
-@pytest.mark.parametrize(("gates", "product"), [(torch.bfloat16, True), (torch.float32, False)])
-def test_sums_of_gates_in_bfloat16_are_exact_products(
-    monkeypatch: pytest.MonkeyPatch, gates: torch.dtype, product: bool
+@pytest.mark.parametrize(
+    ("spec", "gate", "gates", "product"),
+    [
+        ("kda", "log_alpha", torch.bfloat16, False),
+        ("kda", "log_alpha", torch.float32, False),
+        ("rwkv7", "log_w", torch.bfloat16, True),
+    ],
+)
+def test_sums_of_gates_in_bfloat16_are_exact(
+    monkeypatch: pytest.MonkeyPatch, spec: str, gate: str, gates: torch.dtype, product: bool
 ) -> None:
-    found = next(iter(plans("kda", fused=False)))
+    found = next(iter(plans(spec, fused=False)))
     kernel, made = next(iter(lowered_kernels(found)))
     assert isinstance(made, Lowered)
-    assert "log_alpha_p.dtype.element_ty == tl.bfloat16" in to_triton(made.program)
+    text = to_triton(made.program)
+    assert f"{gate}_p.dtype.element_ty == tl.bfloat16" in text
+    assert ("[:, :, None], (CHUNK, " in text) != (spec == "rwkv7")
     tensors, stored = {}, {*kernel.stores}
     for title, name in made.names.items():
         value = found.values[made.nodes[title]].float()
@@ -39,8 +49,8 @@ def test_sums_of_gates_in_bfloat16_are_exact_products(
     monkeypatch.setattr(torch.Tensor, "__matmul__", noted)
     run(made.program, tensors, sizes, fixed, exact=False)
     (sums,) = (t for t, id in made.nodes.items() if isinstance(kernel.graph[id].op, ck.Sums))
-    log_alpha = torch.zeros(B, -(-T // C) * C, *tensors["log_alpha"].shape[2:]).double()
-    log_alpha[:, :T] = tensors["log_alpha"].double()
+    log_alpha = torch.zeros(B, -(-T // C) * C, *tensors[gate].shape[2:]).double()
+    log_alpha[:, :T] = tensors[gate].double()
     wanted = log_alpha.unflatten(1, (-1, C)).transpose(2, 3).cumsum(3)
     torch.testing.assert_close(tensors[sums].double(), wanted, rtol=1e-6, atol=1e-6)
     assert bool(dots) == product
