@@ -181,15 +181,17 @@ class Top:
 
 @dataclass(frozen=True)
 class Solve:
-    """z with A z = b for operands A[..., row, col] (symmetric positive definite) and b[..., row].
+    """z with A z = b for operands A[..., row, col] and b[..., row].
 
-    The result has `row` again. Its meaning is the exact solution; `iterations` of conjugate
-    gradients are how a backend may approximate it (None: exact).
+    The result has `row` again. Its meaning is the exact solution; where A is `definite`, known to
+    be symmetric and positive definite, `iterations` of conjugate gradients are how a backend may
+    approximate it (None: exact).
     """
 
     row: str
     col: str
     iterations: sympy.Expr | None
+    definite: bool = False
 
 
 # --- ops that look along a sequence ------------------------------------------------------------

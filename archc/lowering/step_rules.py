@@ -8,7 +8,7 @@ from archc.lowering.elsewhere import gather, join, reshape, scatter
 from archc.lowering.largest import top
 from archc.lowering.rules import RULES
 from archc.lowering.values import Made, Padded, Place, Refusal, Rule, Values
-from archc.tile.compose import Composer, size
+from archc.tile.compose import Composer, Length, size
 from archc.tile.handle import Tile
 
 SOLVED = 1e-14
@@ -18,6 +18,8 @@ SOLVED = 1e-14
 def solve(v: Values, node: Node, place: Place) -> Made:
     """z with A z = b for one symmetric positive definite system, by conjugate gradients."""
     op, (matrix, vector) = node.op, node.operands
+    if not op.definite:
+        return v.refused(node, "no matrix that is known to be symmetric and positive definite")
     (system,) = (axis for axis in node.type.axes if axis.name == op.row)
     inner = [name for name in node.type.names if place[name].label not in (None, op.row)]
     if inner or not place[op.row].whole:
@@ -31,25 +33,30 @@ def solve(v: Values, node: Node, place: Place) -> Made:
     b = v.masked(b, (op.row,))
     steps = op.iterations if op.iterations is not None else 2 * system.size
     names = [(symbol, size(str(symbol))) for symbol in v.size(steps).free_symbols]
-    turns = v.k.lift(v.size(steps).subs(names), "i32")  # options may be declared as real ones
-    return Padded(conjugate_gradients(v.k, a.tile, b.tile, turns), b.zero)
+    most = v.size(steps).subs(names)
+    turns = v.k.lift(most, "i32")  # options may be declared as real ones
+    return Padded(conjugate_gradients(v.k, a.tile, b.tile, turns, most), b.zero)
 
 
-def conjugate_gradients(k: Composer, a: Tile, b: Tile, turns: Tile) -> Tile:
-    """z with A z = b after some steps at most; a system that is solved stays as it is."""
+def conjugate_gradients(k: Composer, a: Tile, b: Tile, turns: Tile, most: Length) -> Tile:
+    """z with A z = b after some steps at most; they end where a system is solved."""
     row, col = a.value.type.names
     z, rest = k.full(0.0, *b.dims), (b * b).sum(row)
-    least = (rest * SOLVED).named("least")
-    carried = [z.named("z"), b, b, rest]
-    with k.loop(0, turns, *carried, index="turn") as turn:
-        z, r, p, rest = turn.carried
+    least, done = (rest * SOLVED).named("least"), k.full(0, dtype="i32")
+
+    def going(rest: Tile, done: Tile) -> Tile:
+        """Whether there is a next turn: also of inf and NaN, which z has to show."""
+        return ~(rest - least <= 0.0) & (done < turns)
+
+    carried = [z.named("z"), b, b, rest.named("rest"), done.named("turn")]
+    with k.repeat(going(rest, done), *carried, most=most) as turn:
+        z, r, p, rest, done = turn.carried
         y = (a * p.along(**{row: col})).sum(col)
-        slope, going = (p * y).sum(row), rest > least
-        scale = k.where(going, rest / k.where(going, slope, 1.0), 0.0)
-        z, r = z + scale * p, r - scale * y
-        after = (r * r).sum(row)
-        factor = k.where(going, after / k.where(going, rest, 1.0), 0.0)
-        turn.next(z, r, r + factor * p, after)
+        scale = rest / (p * y).sum(row)
+        r_next = r - scale * y
+        after = (r_next * r_next).sum(row)
+        p_next = r_next + after / rest * p
+        turn.next(going(after, done + 1), z + scale * p, r_next, p_next, after, done + 1)
     return turn.results[0]
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 import archc
 from archc.compile import lowered
 from archc.lowering.step_rules import conjugate_gradients
+from archc.lowering.steps import stepping
+from archc.lowering.values import Refusal
 from archc.tile.compose import Composer
 from archc.tile.interpreter import run
 from archc.tile.resources import Launch as Resources
@@ -99,7 +101,7 @@ def solved(A: Tensor, b: Tensor, turns: int) -> Tensor:
     i, j = k.iota("i", 16), k.iota("j", 16)
     a = k.load(k.buffer("A", r=16, c=16, dtype="f64"), i, j)
     right = k.load(k.buffer("b", r=16, dtype="f64"), i)
-    z = conjugate_gradients(k, a, right, k.lift(turns, "i32"))
+    z = conjugate_gradients(k, a, right, k.lift(turns, "i32"), turns)
     k.store(k.buffer("z", r=16, dtype="f64"), i, value=z)
     tensors = {"A": A, "b": b, "z": torch.full_like(b, torch.nan)}
     run(k.done(), tensors, {}, {}, exact=True)
@@ -117,6 +119,26 @@ def test_conjugate_gradients_end_where_a_system_is_solved() -> None:
     assert torch.equal(solved(A, 0 * b, 3), 0 * b)
     first = b * (b @ b) / (b @ A @ b)
     assert torch.allclose(solved(A, b, 1), first, rtol=1e-12)
+    assert torch.equal(solved(A, b, 40), solved(A, b, 80))
+    assert solved(A, b / 0, 3).isnan().any()
+
+
+SKEW = """
+layer Skew(H, K):
+    input q[H, K], k[H, K], u[H, K]
+    recurrence A[K, K'] over H:
+        A[t] = 0.5 * A[t-1] + k @ u.T
+        o    = solve(A[t] + I, q, iterations = 4)
+    output o
+"""
+
+
+@pytest.mark.parametrize("write", ["k @ u.T", "k @ k.T"])
+def test_systems_that_conjugate_gradients_may_not_solve_are_no_program(write: str) -> None:
+    """Where the matrix is not known to be symmetric and positive definite."""
+    layer = lowered(archc.parse(SKEW.replace("k @ u.T", write)).layer)
+    (made,) = (stepping(kernel) for kernel, learns in kernels_in(layer) if not learns)
+    assert isinstance(made, Refusal) == (write == "k @ u.T")
 
 
 @pytest.mark.slow

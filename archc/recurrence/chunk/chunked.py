@@ -33,7 +33,7 @@ graph with what it saves as further outputs, the backward graph, and the names o
 def chunked(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
     """The layer, its recurrences with the chunked form that was derived for them, if any."""
     facts = {id(node.op.body): (each, known) for each, node, known in _recurrences(layer)}
-    done: dict[int, ck.ChunkForm | None] = {}
+    done: dict[int, tuple[ck.ChunkForm | None, Graph]] = {}
     kept: list[Graph] = []  # so that no id of a body is used again
 
     def with_chunks(graph: Graph, node: Node) -> int | None:
@@ -45,15 +45,26 @@ def chunked(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
             home, known = facts.get(key, (layer, _captured(node, intervals(graph))))
             usual = default_sizes(home)
             derived = None if home.chunk.sequential else _derived(graph, node, known, usual)
-            done[key] = None if derived is None else _form(derived, differentiate)
+            form = None if derived is None else _form(derived, differentiate)
+            done[key] = form, node.op.body if derived is None else _told(node.op.body, derived)
             kept.append(node.op.body)
-        form = done[key]
+        form, body = done[key]
         if form is None:
             return None
-        op = replace(without_laws(node.op), chunked=form)
+        op = replace(without_laws(replace(node.op, body=body)), chunked=form)
         return graph.add(op, *node.operands)
 
     return rewrite(layer, [with_chunks])
+
+
+def _told(body: Graph, derived: Derived) -> Graph:
+    """The body, its systems marked that were found to be symmetric and positive definite."""
+    if not derived.definite:
+        return body
+    told = body.copy()
+    for id in derived.definite:
+        told.replace_op(id, replace(told[id].op, definite=True))
+    return told
 
 
 def _form(derived: Derived, differentiate: Differentiate) -> ck.ChunkForm | None:

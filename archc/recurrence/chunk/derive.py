@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
@@ -126,6 +127,7 @@ class Derivation:
         self.gauges: list[tuple[Proof, int]] = []  # and what the last value rises by
         self.kept: list[Kept] = []
         self.notes: list[str] = []
+        self.definite: list[int] = []
 
     def _lifted_inputs(self) -> dict[int, int]:
         return {
@@ -146,7 +148,7 @@ class Derivation:
                     apart, self.captures, self.known, self.wanted, self.initial, self.usual
                 )
                 if not (derived := found.run()).kept:
-                    return derived
+                    return replace(derived, definite=())  # nodes of another body
             reason = "one product reads the sum of several states"
             help = "read each by itself: `A[t].T @ q + B[t].T @ q` for `(A[t] + B[t]).T @ q`"
             kept = tuple(Kept(form.states, reason, help, None) for form in forms)
@@ -183,8 +185,9 @@ class Derivation:
             graph.outputs[ck.final(name)] = self.frame.full(id, self.states[name].axes)
         graph.prune([node.id for node in graph if isinstance(node.op, ir.Input)])
         return Derived(
-            graph, tuple(forms), tuple(self.kept), tuple(self.notes), self.recurrence.laws
-        )
+            graph, tuple(forms), tuple(self.kept), tuple(self.notes), self.recurrence.laws,
+            tuple(self.definite),
+        )  # fmt: skip
 
     def _axes_of(self, name: str) -> tuple[Axis, ...]:
         """The axes that a result has along the stream."""
@@ -445,6 +448,7 @@ class Derivation:
         found = systems(self.recurrence, form, name, known, self.initial.get(name, Interval()))
         if isinstance(found, Refusal):
             raise NotChunked(found.reason, found.help, found.node, found.code)
+        self.definite += (system.node for system in found)
         return found
 
     def _solve(self, made: MatrixForm, system: System, sides: tuple[Axis, Axis]) -> None:

@@ -23,13 +23,15 @@ class Kept:
 @dataclass(frozen=True)
 class Derived:
     """The derivation of a Recurrence: its chunked form (None: every state stays a loop), the normal
-    forms of its states, those that stay a loop, and the laws of the spec that it follows."""
+    forms of its states, those that stay a loop, the laws of the spec that it follows, and the nodes
+    of the body that solve systems known to be symmetric and positive definite."""
 
     graph: Graph | None
     forms: tuple[NormalForm, ...]
     kept: tuple[Kept, ...]
     notes: tuple[str, ...] = ()
     laws: tuple[GivenLaw, ...] = ()
+    definite: tuple[int, ...] = ()
 
 
 class NotChunked(Exception):
