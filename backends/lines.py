@@ -234,6 +234,10 @@ def top_level(text: str) -> Iterator[tuple[int, str]]:
 
 def outside_strings(text: str) -> Iterator[tuple[int, str]]:
     """The characters of a line that stand in no string."""
+    return _outside(text) if '"' in text or "'" in text else enumerate(text)
+
+
+def _outside(text: str) -> Iterator[tuple[int, str]]:
     quote, escaped = "", False
     for place, char in enumerate(text):
         if quote:

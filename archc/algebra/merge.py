@@ -93,15 +93,15 @@ def _with_number(
 ) -> tuple[int, sympy.Expr, bool] | None:
     """The operand and the number of `x forth n`, `n forth x` or `x back n` (then True)."""
     op = graph[id].op
-    if op not in (ir.Elementwise(forth), ir.Elementwise(back)):
+    if not isinstance(op, ir.Elementwise) or op.fn not in (forth, back):
         return None
     first, second = graph[id].operands
     number = _constant(graph, second)
-    if number is None and op == ir.Elementwise(forth):
+    if number is None and op.fn == forth:
         first, number = second, _constant(graph, first)
     if number is None or number == 0:
         return None
-    return first, number, op == ir.Elementwise(back)
+    return first, number, op.fn == back
 
 
 def _constant(graph: Graph, id: int) -> sympy.Expr | None:
