@@ -11,6 +11,7 @@ import sympy
 
 from archc.diagnostics import Refused
 from archc.dims import Axis, Undefined, number_symbol, size_symbol
+from archc.elaborate.expr import settled_condition
 from archc.elaborate.mentions import names_called, sizes_of
 from archc.elaborate.scope import Scope
 from archc.elaborate.tied import bound, mentioned_often
@@ -31,6 +32,8 @@ def declare_arguments(
             raise scope.error("E0210", f"argument `{name}` is declared twice", parameter.span)
         default = scope.evaluate(parameter.default) if parameter.default is not None else None
         value = given.get(name)
+        if value is None and parameter.default is not None:
+            default = settled_condition(scope, default, parameter.default)
         needed = name in sizes and not (_is_none(value) and name in open_ends)
         if isinstance(value, Option) and needed and not isinstance(default, Option):
             raise _no_size(scope, decl, parameter, reprlib.repr(value.value))

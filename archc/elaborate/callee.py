@@ -8,14 +8,15 @@ import sympy
 
 from archc.diagnostics import Refused, did_you_mean
 from archc.dims import Axis, at
-from archc.elaborate import ops
+from archc.elaborate import expr, ops
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import LayerRef, Tensor, Value
 from archc.syntax import habits, tree
 
 
 def bind(scope: Scope, decl: tree.Decl, node: tree.Call) -> dict[str, Value]:
-    """Arguments of a call by parameter name, evaluated where the call stands."""
+    """Arguments of a call by parameter name, evaluated where the call stands; a condition on sizes
+    that a layer is given is settled there."""
     names = [parameter.name for parameter in decl.params]
     bound: dict[str, Value] = {}
     for place, argument in enumerate(node.args):
@@ -40,7 +41,10 @@ def bind(scope: Scope, decl: tree.Decl, node: tree.Call) -> dict[str, Value]:
             )
         if name in bound:
             raise scope.error("E0209", f"argument `{name}` is given twice", argument.span)
-        bound[name] = scope.evaluate(argument.value)
+        value = scope.evaluate(argument.value)
+        if decl.kind != "function":
+            value = expr.settled_condition(scope, value, argument.value)
+        bound[name] = value
     return bound
 
 

@@ -235,6 +235,14 @@ def decided(scope: Scope, value: Any, node: tree.Expr) -> bool:
     raise scope.error("E0403", f"`{node.span.text}` is not a condition", node.span)
 
 
+def settled_condition(scope: Scope, value: Any, node: tree.Expr) -> Any:
+    """A value that a layer is given: a condition on sizes is settled, as an option. (sympy counts
+    symbols, which are sizes, among conditions.)"""
+    if isinstance(value, Boolean) and not isinstance(value, sympy.Expr):
+        return Option(decided(scope, value, node))
+    return value
+
+
 def choice(scope: Scope, node: tree.Choice) -> Value:
     """`a if condition else b`: only the branch taken is elaborated."""
     condition = scope.evaluate(node.condition)

@@ -46,6 +46,25 @@ def test_a_stack_shares_layers_that_take_the_same_branch() -> None:
     assert [dict(call.sizes)["l"] for call in calls] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("given", "odd"),
+    [("l % 2 == 1", [0, 1, 0, 1]), ("l != 0 and wide", [0, 1, 1, 1]), ("L == 4", [1, 1, 1, 1])],
+)
+def test_a_condition_as_an_argument_is_settled_by_the_caller(given: str, odd: list[int]) -> None:
+    text = (
+        "layer A(d, odd, r = 2):\n    input x[d]\n    param W[d, d']\n"
+        "    output y[d] = r * (x @ W) if odd else x @ W\n\n"
+        "model M(d = 8, L = 4, wide = d > 4):\n    input x[d]\n    repeat L as l:\n"
+        f"        x = x + A(d, {given})(x)\n    output x\n"
+    )
+    stack = layer(text).calls
+    inner = [next(iter(call.callee.calls))[1].callee for _, call in stack]
+    found = [{a.name: a.default for a in each.args}["odd"] for each in inner]
+    assert found == [bool(each) for each in odd]
+    unknown = text.replace(given, "d > 4").replace("M(d = 8", "M(d").replace(", wide = d > 4", "")
+    assert "`d` has no value" in refusal(unknown)
+
+
 def test_a_layer_as_an_argument() -> None:
     text = MLP + (
         "\nblock Twice(d, inner):\n    input x[d]\n    output y[d] = inner(inner(x))\n"
