@@ -10,7 +10,7 @@ from archc.recurrence.affine.atoms import Table
 from archc.recurrence.affine.form import TROPICAL, NormalForm, StateForm, Step, Term
 from archc.recurrence.affine.polynomials import Reading
 from archc.recurrence.analysis.degree import CONSTANT, OTHER, degrees
-from archc.recurrence.analysis.semirings import LOG, LOWEST, SEMIRINGS, joined
+from archc.recurrence.analysis.semirings import LOG, LOWEST, MIN, SEMIRINGS, joined
 
 ONE, ZERO = sympy.Integer(1), sympy.Integer(0)
 
@@ -69,6 +69,8 @@ class _Walk:
             return None, self.reading.constant(node.id)
         if node.id in self.reading.old:
             return ZERO, None
+        if node.op == ir.Elementwise("where"):
+            return self._chosen(node)
         pair = joined(self.sums, self.reading.body, node)
         (a, b), (c, d) = (self.value(operand) for operand in pair or node.operands)
         if pair is not None:
@@ -80,6 +82,21 @@ class _Walk:
             a, b, c, d = c, d, a, b
         assert d is not None
         return None if a is None else a + d, None if b is None else b + d
+
+    def _chosen(self, node: Node) -> Affine:
+        """A choice that no state makes, `where(new, -inf, m[t-1])`: one of each of the two."""
+        condition = self.reading.constant(node.operands[0])
+        (a, b), (c, d) = map(self.value, node.operands[1:])
+        return self._either(condition, a, c), self._either(condition, b, d)
+
+    def _either(
+        self, condition: sympy.Expr, a: sympy.Expr | None, b: sympy.Expr | None
+    ) -> sympy.Expr | None:
+        if a == b:
+            return a
+        nothing = sympy.oo if self.sums == MIN else -sympy.oo
+        first, second = (nothing if each is None else each for each in (a, b))
+        return self.reading.table.fn("where", condition, first, second)
 
     def _joined(self, a: sympy.Expr | None, b: sympy.Expr | None) -> sympy.Expr | None:
         if a is None or b is None:

@@ -134,6 +134,8 @@ def _tropical(sums: str, body: Graph, node: Node, operands: list[Degree]) -> Deg
         return _product(node, linear)
     if fn == "sub":
         return _linear_if(not linear[1], node, "minus a state")
+    if fn == "where":
+        return _linear_if(not linear[0], node, "a choice that depends on a state")
     return _other(node, f"`{fn or type(node.op).__name__.lower()}` of a state")
 
 

@@ -84,6 +84,10 @@ SPELLINGS = {
     "z + log(exp(m[t-1] + a - z) + exp(b - z))": LOG,
     "b + softplus(m[t-1] + a - b)": LOG,
     "max(m[t-1] - a, b) + softplus(-abs(m[t-1] - a - b))": LOG,
+    "max(where(a > 0, -inf, m[t-1]), b)": MAX,
+    "where(a > 0, b, min(m[t-1] + a, b))": MIN,
+    "log(exp(where(a > 0, -inf, m[t-1] + a)) + exp(b))": LOG,
+    "max(where(m[t-1] > 0, a, m[t-1]), b)": "",
     "max(m[t-1], a) + softplus(-abs(m[t-1] - b))": "",
     "log(exp(m[t-1]) - exp(b))": "",
     "min(max(m[t-1], a), b)": "",
@@ -219,3 +223,30 @@ def test_the_difference_of_two_near_numbers_comes_first() -> None:
     made = evaluate_graph(graph, given, {"batch": 1, TIME.size.name: 1})["o"]
     assert float(made) == float((given["g"].double() - rounded).float()) != 0
     assert differences_first(frame(sketch), g, [(before, after)]) == g
+
+
+def test_what_begins_anew_is_the_loop() -> None:
+    """Patches of tokens, each with its largest entry and its logsumexp, in chunks of 64."""
+    text = (
+        "layer Patches(d):\n    input x[d], new[]\n"
+        "    recurrence m[d] = -inf:\n        m[t] = where(new > 0, x, max(m[t-1], x))\n"
+        "    recurrence l[d] = -inf:\n"
+        "        l[t] = log(exp(where(new > 0, -inf, l[t-1])) + exp(x))\n"
+        "    output m\n    output l\n"
+    )
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 150, 3, generator=generator, dtype=torch.float64).requires_grad_()
+    new = torch.randn(2, 150, generator=generator, dtype=torch.float64) - 1
+    new[:, 64], new[1, 100:] = 1, -1
+    rows = []
+    for b in range(2):
+        for t in range(150):
+            first = max([s for s in range(t + 1) if new[b, s] > 0], default=0)
+            patch = x[b, first : t + 1]
+            rows.append(torch.stack([patch.amax(0), patch.logsumexp(0)]))
+    wanted = torch.stack(rows).unflatten(0, (2, 150))
+    found = torch.stack(archc.parse(text).module(d=3, backend="eager")(x, new), 2)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    along = torch.randn(found.shape, generator=generator, dtype=torch.float64)
+    made, true = (torch.autograd.grad((y * along).sum(), x)[0] for y in (found, wanted))
+    torch.testing.assert_close(made, true, rtol=0, atol=1e-12)
