@@ -23,14 +23,26 @@ from archc.backends.writer import INDENT, PACKAGE, runtime_modules
 
 from archc.diagnostics import InternalError
 
-OPTIONAL = ("triton", "tl")
-"""Names that may be None: modules of Triton."""
+OF_GLUON = (
+    "gluon", "gl", "fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait",
+)  # fmt: skip
+OPTIONAL = ("triton", "tl", *OF_GLUON)
+"""Names that may be None: modules of Triton, and of its Gluon."""
 
 TRITON = """try:
     import triton
     import triton.language as tl
 except ImportError:  # what is done without a GPU needs none
     triton = tl = None"""
+
+GLUON = """try:
+    import triton.experimental.gluon as gluon
+    import triton.experimental.gluon.language as gl
+    from triton.experimental.gluon.language.nvidia.hopper import (
+        fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait,
+    )
+except ImportError:  # not every Triton has it
+    gluon = gl = fence_async_shared = mbarrier = tma = warpgroup_mma = warpgroup_mma_wait = None"""
 
 LATER = "from __future__ import annotations"
 """At the head of a file whose functions have Triton's types, which may be missing."""
@@ -207,6 +219,7 @@ def imports_of(needs: Needs, embedded: bool) -> list[str]:
     ]
     if embedded:
         groups.append([*TRITON.splitlines()] if optional else [])
+        groups.append([*GLUON.splitlines()] if {*optional} & {*OF_GLUON} else [])
     else:
         own = [Import(each.module, each.name) for each in needs.definitions]
         groups.append(_lines([*own, *(Import(f"{PACKAGE}.optional", name) for name in optional)]))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from archc.backends.eager.file import File
 from archc.backends.eager.library import DIGEST, LEARNING, op_text
+from archc.backends.triton.gluon_printer import Refused, to_gluon
 from archc.backends.triton.program_launch import ProgramLaunch, write_program
 from archc.backends.writer import Names, Writer, in_tuple, quoted
 
@@ -26,7 +27,7 @@ LOCALS = (
     "made", "rows", "columns", "parts", "whole", "options", "tokens", "pos", "start", "cu_seqlens",
     "borders", "blocks", "most", "listed", "count", "order", "begins", "entry", "step", "first",
     "readers", "own_pos", "table", "part", "seed",
-    "turns",
+    "turns", "special",
 )  # fmt: skip
 FEW = 16
 """Fewer readers than these share a program with heads."""
@@ -155,22 +156,26 @@ class FoldOp:
         """The function that lays vectors as kernels read them."""
         return "vectors_of"
 
-    def _blocks(self, writer: Writer, kind: str) -> None:
-        """The line that says how long blocks are, and how a program is launched."""
+    def _blocks(self, writer: Writer, kind: str, special: str = "") -> None:
+        """The line that says how long blocks are, and how a program is launched: the other of its
+        two kernels where `special` is so, if it has two."""
         keys = [self.fold.source(dot.reader).dim for dot in self.fold.dots if not dot.square]
         held = " + ".join(f"N_{clean(dim.name)}" for dim in keys if dim is not None)
         dims = {f"N_{clean(s.dim.name)}" for s in self.vectors if s.dim is not None}
         given = ", ".join([quoted(kind), "data", *sorted(dims | ({held} if held else set()))])
-        writer.line(f"rows, columns, options = fold_blocks({given})")
+        blocks = f"fold_blocks({given})"
+        if special:
+            blocks = f"specialized_blocks({quoted(kind)}) if {special} else {blocks}"
+        writer.line(f"rows, columns, options = {blocks}")
         if self.borders:
             given = f"{quoted(kind)}, cu_seqlens, tokens, S, rows, columns"
             writer.line(f"{BORDERS}, blocks = fold_programs({given})")
 
     def _launch(
         self, writer: Writer, program: Program, sizes: dict[str, str], options: str = "options",
-        precision: str = '"tf32x3"',
+        precision: str = '"tf32x3"', special: str = "",
     ) -> None:  # fmt: skip
-        """Lines that launch a program."""
+        """Lines that launch a program, by the other of its two kernels where `special` is so."""
         buffers: dict[str, str] = {b.name: self._named(b) for b in program.buffers}
         wanted = {symbol.name: sizes[symbol.name] for symbol in program.sizes}
         constants = {"IO": "data", "PRECISION": precision}
@@ -183,7 +188,19 @@ class FoldOp:
                 constants[name] = sizes.get(name, block)
         constants = {name: constants[name] for name in program.constants}
         launch = ProgramLaunch(buffers, wanted, constants, options=options)
-        write_program(self.file, writer, program, launch)
+        write_program(self.file, writer, program, launch, special)
+
+    def _special(self, writer: Writer, program: Program, kind: str) -> str:
+        """The line that says whether the kernel whose warps have work of their own is launched, and
+        the name of that; empty where there is no such kernel."""
+        if isinstance(to_gluon(program), Refused):
+            return ""
+        given = {*map(self._named, program.buffers)}
+        vectors = [self.arguments[source.name] for source in self.vectors]
+        read = [name for name in (*vectors, "d_o") if name in given]
+        walked, borders = "tokens" if kind == "tokens" else "S", self.borders or ["None"]
+        writer.line(f"special = are_specialized({', '.join([walked, *borders, *read])})")
+        return "special"
 
     def _copied(self, program: Program) -> str:
         """Whether the copy engine reads the blocks of vectors that a program walks."""
@@ -241,8 +258,9 @@ class FoldOp:
                 writer.gives(self.results)
         if takes_turns(self.fold):
             self._by_turns(writer, sizes)
-        self._blocks(writer, "forward")
-        self._launch(writer, program, sizes)
+        special = self._special(writer, program, "forward")
+        self._blocks(writer, "forward", special)
+        self._launch(writer, program, sizes, special=special)
 
     def _by_turns(self, writer: Writer, sizes: dict[str, str]) -> None:
         """Lines for so few tokens read that they stand on chip while heads take turns."""
@@ -353,10 +371,11 @@ class FoldOp:
         made = {*self._arriving()}
         for make, kind in self._kinds(writer):
             program = self._program(make, f"_{kind}")
-            self._blocks(writer, kind)
+            special = self._special(writer, program, kind)
+            self._blocks(writer, kind, special)
             self._allocate(writer, program, made)
             made |= {buffer.name for buffer in self._made(program)}
-            self._launch(writer, program, sizes)
+            self._launch(writer, program, sizes, special=special)
         self._more_gradients(writer, sizes)
         writer.gives([self._own(source) for source in learned])
         self.file.sections.append(writer.text())

@@ -30,10 +30,12 @@ import sympy
 from archc.backends.eager.file import File
 from archc.backends.expression import MUL, UNARY, Text, binary, negative, whole
 from archc.backends.triton.alike import likeness
+from archc.backends.triton.gluon_printer import SUFFIX, Refused, to_gluon
 from archc.backends.triton.launch import write_launch
 from archc.backends.triton.printer import mentioned, to_triton
 from archc.backends.writer import Writer
 
+from archc.diagnostics import InternalError
 from archc.tile.language import Buffer, LoadBlock, Program, statements
 
 WHOLE = re.compile(r"\w+(\.\w+|\[\w+\]|\([^()]*\))*")
@@ -60,11 +62,32 @@ class ProgramLaunch:
     options: str = ""
 
 
-def write_program(file: File, writer: Writer, program: Program, launch: ProgramLaunch) -> str:
-    """Append the kernel of a program to the file, and write the lines that launch it; its name."""
+def write_program(
+    file: File, writer: Writer, program: Program, launch: ProgramLaunch, special: str = ""
+) -> str:
+    """Append the kernel of a program to the file, and write the lines that launch it; its name.
+    Where there is a name of a condition in `special`, the kernel by Gluon is there too, and is the
+    one that is launched where that is so."""
     title = add_program(file, program)
-    launch_program(writer, title, program, launch)
+    if special:
+        other = _add_gluon(file, title)
+        launch_program(writer, f"({other} if {special} else {title})", program, launch, room=True)
+    else:
+        launch_program(writer, title, program, launch)
     return title
+
+
+def _add_gluon(file: File, title: str) -> str:
+    """Append the kernel by Gluon of a program whose other kernel is in the file, unless it is
+    there; its name."""
+    name, known = f"{title}{SUFFIX}", ("gluon", title)
+    if known not in file.titles:
+        text = to_gluon(file.programs[title])
+        if isinstance(text, Refused):
+            raise InternalError(f"{title} has no kernel by Gluon: {text.why}")
+        file.titles[known] = name
+        file.sections.append(text)
+    return name
 
 
 def add_program(file: File, program: Program) -> str:
@@ -79,9 +102,11 @@ def add_program(file: File, program: Program) -> str:
     return file.titles[known]
 
 
-def launch_program(writer: Writer, title: str, program: Program, launch: ProgramLaunch) -> None:
-    """The lines that launch a kernel of that name. ValueError: where the expressions are not those
-    that the program wants."""
+def launch_program(
+    writer: Writer, title: str, program: Program, launch: ProgramLaunch, room: bool = False
+) -> None:
+    """The lines that launch a kernel of that name; `room`: one that may make descriptors.
+    ValueError: where the expressions are not those that the program wants."""
     for kind, wanted, given in (
         ("buffers", [buffer.name for buffer in program.buffers], launch.buffers),
         ("sizes", [symbol.name for symbol in program.sizes], launch.sizes),
@@ -89,7 +114,7 @@ def launch_program(writer: Writer, title: str, program: Program, launch: Program
     ):
         if {*wanted} != {*given}:
             raise ValueError(f"{title} has {kind} {sorted(wanted)}, and not {sorted(given)}")
-    if any(isinstance(each.op, LoadBlock) for each in statements(program.body)):
+    if room or any(isinstance(each.op, LoadBlock) for each in statements(program.body)):
         writer.line("descriptor_room()")
     known = mentioned(program)
     tensors = [_tensor(buffer, launch.buffers[buffer.name]) for buffer in program.buffers]

@@ -1,0 +1,52 @@
+"""Kernels of Gluon, a part of Triton whose warps may have work of their own: one loads by the copy
+engine of Hopper while two groups of others multiply in turns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from archc.runtime.folds import is_copied
+from archc.runtime.jit import newer_assembler
+from archc.runtime.optional import fence_async_shared, gluon, triton
+
+SPECIALIZED_FROM = 1024
+"""Of so many tokens walked such kernels take less time than those of Triton, of which more programs
+run at once."""
+
+BLOCKS = {"forward": (128, 128), "readers": (128, 128), "tokens": (64, 128)}
+"""How many readers and how many tokens read are in a block of such a kernel."""
+
+
+def gluon_kernel(function: Any = None, *, varying: tuple[str, ...] = ()) -> Any:
+    """A kernel of Gluon, or a function that one calls, where there is Gluon."""
+    if function is None:
+        return lambda function: gluon_kernel(function, varying=varying)
+    if gluon is None:
+        return function
+    newer_assembler()
+    return gluon.jit(function, do_not_specialize=varying)
+
+
+def are_specialized(walked: int, borders: Tensor | None, *read: Tensor) -> bool:
+    """Whether the kernel of Gluon is launched: it is written for the warps and the products of
+    Hopper, and for Gluon as Triton 3.6 has it, of vectors of 16 bits and of 64 or 128 numbers.
+    Blocks of packed sequences, which have `borders`, may reach into another sequence: they are
+    loaded with a mask, which the copy engine has not."""
+    x = read[0]
+    if borders is not None or walked < SPECIALIZED_FROM or x.dtype.itemsize != 2:
+        return False
+    if x.device.type != "cuda" or torch.version.hip is not None or fence_async_shared is None:
+        return False
+    if torch.cuda.get_device_capability(x.device) != (9, 0):
+        return False
+    alike = all(each.dtype == x.dtype and each.shape[-1] in (64, 128) for each in read)
+    return alike and triton.__version__.startswith("3.6.") and all(map(is_copied, read))
+
+
+def specialized_blocks(program: str) -> tuple[int, int, dict]:
+    """How long blocks of such a kernel are, and how it is launched: with the warps of one of its
+    two groups."""
+    return *BLOCKS[program], {"num_warps": 4, "num_stages": 1}
