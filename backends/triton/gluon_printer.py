@@ -369,18 +369,16 @@ class _Weigher(_Lines):
         self.left = dict.fromkeys(turns.tiles, 0)
         for dot in dots:
             self.left[self._factors(dot)[1]] += 1
-        early = [dot for dot in dots if self._factors(dot)[0] in self.roles.held and len(dot.operands) == 2]
+        early = [s for s in dots if self._factors(s)[0] in self.roles.held and len(s.operands) == 2]
         for dot in early:
             self._dot(dot)
-        tiles = {load.results[0] for load in turns.tiles.values()}
-        for s in statements:
-            (result,) = s.results
-            if result in tiles or result in self.roles.loaded or result not in needed or s in early:
-                continue
-            if isinstance(s.op, lang.Dot):
-                self._dot(s)
+        there = {load.results[0] for load in turns.tiles.values()} | self.roles.loaded
+        there |= {dot.results[0] for dot in early}
+        for statement in _hurried(statements, there, needed):
+            if isinstance(statement.op, lang.Dot):
+                self._dot(statement)
             else:
-                self.let(s)
+                self.let(statement)
 
     def _factors(self, dot: Statement) -> tuple[Value, str]:
         """The factor of what is owned, and the ring that the other comes through."""
@@ -465,6 +463,31 @@ class _Weigher(_Lines):
             self._finish(len(self.going))
         if self.left:
             raise Unknown("a tile that nothing multiplies")
+
+
+def _hurried(
+    statements: Sequence[Statement], there: set[Value], needed: set[Value]
+) -> list[Statement]:
+    """Statements of a turn but for what is there: products, and what becomes a factor of one, as
+    soon as all that they are made of is made."""
+    dots = [s for s in statements if isinstance(s.op, lang.Dot)]
+    factors = {value for dot in dots for value in dot.operands[:2]}
+    left = [s for s in statements if s.results[0] in needed and s.results[0] not in there]
+    inside = {value for s in left for value in s.results}
+    hurry = [s for s in left if s in dots or (isinstance(s.op, lang.Cast) and s.results[0] in factors)]
+    found: list[Statement] = []
+
+    def add(statement: Statement) -> None:
+        found.append(statement)
+        left.remove(statement)
+        inside.difference_update(statement.results)
+        for other in [each for each in hurry if each in left]:
+            if other in left and inside.isdisjoint(other.operands):
+                add(other)
+
+    while left:
+        add(left[0])
+    return found
 
 
 class _Kernel:
