@@ -1,8 +1,7 @@
 """Tile programs of folds as Gluon (a part of Triton), for GPUs of compute capability 9: one warp
 loads by the copy engine into rings of shared memory, two groups of four warps multiply and weigh.
 
-The kernel takes what the one of Triton takes, and three numbers more that have defaults. It knows
-no packed sequences: tiles end with the tensors, not with a sequence. Vectors lie at multiples of 16
+The kernel takes what the one of Triton takes. It knows no packed sequences: tiles end with the tensors, not with a sequence. Vectors lie at multiples of 16
 bytes, and have 16 bits a number. What it cannot say is a `Refused`.
 """
 
@@ -33,7 +32,7 @@ from archc.tile import language as lang
 from archc.tile.language import Statement, Value
 
 SUFFIX = "_by_warps"
-DEFAULTS = {"STAGES": 2, "REGISTERS": 232, "TOGETHER": 4}
+CONSTANTS = {"STAGES": 2, "REGISTERS": 232, "TOGETHER": 4}
 """Places of a ring, registers of a thread that weighs, and heads whose programs run side by side."""
 
 REGISTERS_OF_ALL = 504
@@ -553,13 +552,13 @@ class _Kernel:
         varying = [f'"{name}"' for name in self.program.varying if name in known]
         given = f"({', '.join(varying)}{',' * (len(varying) == 1)})"
         head[0] = f"def {self.title}("
-        place = head.index("):")
-        head[place:place] = [f"{INDENT}{n}: gl.constexpr = {v}," for n, v in DEFAULTS.items()]
         return [f"@gluon_kernel(varying={given})", *(line.replace("tl.", "gl.") for line in head)]
 
     def _entry(self, lines: _Lines) -> list[str]:
         """The lines of the function that is launched before it forks, and all names it has."""
         found = self.roles
+        for name, number in CONSTANTS.items():
+            lines.line(f"{name}: gl.constexpr = {number}")
         self._places(lines)
         loads = [*found.rings.values()]
         scalars = [v for load in loads for v in load.operands[: len(load.op.buffer.axes)]
