@@ -264,7 +264,7 @@ class _Loader(_Lines):
         self.line(f"mbarrier.expect({ring}_ready.index(ring_stage), {rows} * {width} * 2)")
         at = f"[{self.name(self._place(load))}, 0]"
         self.line(
-            f"tma.async_copy_global_to_shared({ring}_blocks, {at}, {ring}_ready.index(ring_stage), "
+            f"tma.async_copy_global_to_shared({self.kernel.blocks[load][0]}, {at}, {ring}_ready.index(ring_stage), "
             f"{ring}_ring.index(ring_stage))"
         )
         for place, value in enumerate(vectors):
@@ -500,6 +500,7 @@ class _Kernel:
         self.layouts = {found.walk: "of_pairs"} | {n: f"of_{n}" for n in dict.fromkeys(wide)}
         self.vectors = max(len(turns.vectors) for turns in found.turns)
         self.title = f"{program.name}{SUFFIX}"
+        self.blocks = self._described()
 
     def _renamed(self) -> dict[Value, str]:
         """Another name for the values whose own one is taken."""
@@ -515,11 +516,11 @@ class _Kernel:
         """From one place along an axis to the next."""
         if axis in buffer.steps:
             return self.arguments.strides[buffer.name, axis]
-        if buffer.rows:
-            raise Unknown("rows of a wider tensor")
         names = [name for name, _ in buffer.axes]
-        sizes = [size for _, size in buffer.axes[names.index(axis) + 1 :]]
-        return size_text(sympy.Mul(*sizes))
+        place, rows = names.index(axis), names.index(buffer.rows) if buffer.rows else -1
+        last = rows + 1 if place < rows else None
+        after = size_text(sympy.Mul(*(size for _, size in buffer.axes[place + 1 : last])))
+        return f"({after} * {self.arguments.strides[buffer.name, buffer.rows]})" if last else after
 
     def text(self) -> str:
         """All functions."""
@@ -563,7 +564,9 @@ class _Kernel:
         loads = [*found.rings.values()]
         scalars = [v for load in loads for v in load.operands[: len(load.op.buffer.axes)]
                    if not found.dims[v]]  # fmt: skip
-        needed = found.needed(scalars)
+        needed = found.needed([*scalars, *(end for _, end in self.blocks.values() if end is not None)])
+        if needed & {v for turns in found.turns for v in turns.loop.blocks[0].arguments}:
+            raise Unknown("tensors that change from turn to turn")
         inside = [s for turns in found.turns for s in turns.loop.blocks[0].statements]
         for statement in [*found.body, *inside]:
             if not isinstance(statement.op, lang.For | lang.Store) and {*statement.results} & needed:
@@ -614,16 +617,16 @@ class _Kernel:
         axes = {found.dims[v][0]: axis for (axis, _), v in zip(buffer.axes, index, strict=True) if found.dims[v]}
         if axes[width] != buffer.axes[-1][0]:
             raise Unknown("vectors that do not lie side by side")
-        self._check_masks(load, axes)
         sizes, block = dict(buffer.axes), f"[{size_text(found.lengths[rows])}, {size_text(found.lengths[width])}]"
         layout = f"gl.NVMMASharedLayout.get_default_for({block}, IO)"
         lines.line(f"{ring}_layout: gl.constexpr = {layout}")
         base = lines.address(buffer, index, (rows, width), walked=False)
-        shape = f"[{size_text(sizes[axes[rows]])}, {size_text(sizes[axes[width]])}]"
         step = self.stride(buffer, axes[rows])
-        lines.line(
-            f"{ring}_blocks = tma.make_tensor_descriptor({base}, {shape}, [{step}, 1], {block}, {ring}_layout)"
-        )
+        descriptors = dict(v for load, v in self.blocks.items() if load.op.buffer == buffer)
+        for name, end in descriptors.items():
+            length = size_text(sizes[axes[rows]]) if end is None else lines.name(end)
+            shape = f"[{length}, {size_text(sizes[axes[width]])}]"
+            lines.line(f"{name} = tma.make_tensor_descriptor({base}, {shape}, [{step}, 1], {block}, {ring}_layout)")
         lines.line(f"{ring}_ring = gl.allocate_shared_memory(IO, [STAGES, {block[1:-1]}], {ring}_layout)")
         for kind in ("ready", "free"):
             lines.line(f"{ring}_{kind} = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())")
@@ -631,19 +634,39 @@ class _Kernel:
         count = 2 if first and self.vectors else 1
         lines.line(f"{INDENT}mbarrier.init({ring}_ready.index(stage), count={count})")
         lines.line(f"{INDENT}mbarrier.init({ring}_free.index(stage), count=2)")
-        return [f"{ring}_{kind}" for kind in ("blocks", "ring", "ready", "free")]
+        return [*descriptors, *(f"{ring}_{kind}" for kind in ("ring", "ready", "free"))]
 
-    def _check_masks(self, load: Statement, axes: dict[str, str]) -> None:
-        """Unknown, unless what a tile masks is what its tensor has not."""
-        sizes, made = dict(load.op.buffer.axes), self.roles.made
-        for mask in load.operands[len(load.op.buffer.axes) :]:
-            test = made[mask]
-            if test.op != lang.Apply("lt") or len(self.roles.dims[mask]) != 1:
+    def _described(self) -> dict[Statement, tuple[str, Value | None]]:
+        """The descriptor of each tile that is walked, and where it ends: at a value, or with its
+        tensor."""
+        found: dict[Statement, tuple[str, Value | None]] = {}
+        for turns in self.roles.turns:
+            for ring, load in turns.tiles.items():
+                end = self._end(load)
+                known = [name for other, (name, its) in found.items()
+                         if other.op.buffer == load.op.buffer and its is end]  # fmt: skip
+                count = len({name for name, _ in found.values() if name.startswith(f"{ring}_blocks")})
+                name = f"{ring}_blocks" + (f"_{count + 1}" if count else "")
+                found[load] = (known[0] if known else name, end)
+        return found
+
+    def _end(self, load: Statement) -> Value | None:
+        """Where the rows of a tile end, if its masks say that they do before the tensor does."""
+        roles, buffer, found = self.roles, load.op.buffer, None
+        index = load.operands[: len(buffer.axes)]
+        for mask in load.operands[len(buffer.axes) :]:
+            test = roles.made[mask]
+            if test.op != lang.Apply("lt") or len(roles.dims[mask]) != 1:
                 raise Unknown("a tile with another mask than its end")
-            end = made.get(test.operands[1])
-            axis = axes[self.roles.dims[mask][0]]
-            if end is None or not isinstance(end.op, lang.Scalar) or end.op.size != sizes[axis]:
+            dim, (place, end) = roles.dims[mask][0], test.operands
+            size = next(n for (_, n), v in zip(buffer.axes, index, strict=True) if roles.dims[v] == (dim,))
+            made = roles.made.get(end)
+            if made is not None and isinstance(made.op, lang.Scalar) and made.op.size == size:
+                continue
+            if dim != roles.walk or place not in index or found is not None:
                 raise Unknown("a tile that ends before its tensor")
+            found = end
+        return found
 
     def _held(self, lines: _Lines, value: Value) -> str:
         """The line that makes room for a factor of what is owned; its name."""
