@@ -17,8 +17,6 @@ from archc.lowering.attention import BORDERS
 from archc.tile import language as lang
 from archc.tile.language import Block, Statement, Value
 
-PLAIN = (lang.Scalar, lang.Full, lang.ProgramId)
-
 
 class Unknown(Exception):
     """What such kernels cannot say."""
@@ -54,6 +52,11 @@ class Roles:
     def rings(self) -> dict[str, Statement]:
         """A load of each ring."""
         return self.turns[0].tiles
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors come along with tiles at most."""
+        return max(len(turns.vectors) for turns in self.turns)
 
     def turn(self, loop: Statement) -> Turns:
         """What is known of a loop."""
@@ -175,8 +178,8 @@ def _note(found: Roles, value: Value, names: tuple[str, ...]) -> None:
 def _tiles(found: Roles, turns: Turns) -> None:
     """Note the tiles that a loop reads through rings, and what it multiplies them by."""
     inside = [*turns.loop.blocks[0].statements]
-    if any(statement.blocks for statement in inside):
-        raise Unknown("a loop or a branch in a loop")
+    if any(statement.blocks or len(statement.results) != 1 for statement in inside):
+        raise Unknown("a loop, a branch or a store in a loop")
     for statement in inside:
         if not isinstance(statement.op, lang.Dot):
             continue
@@ -205,9 +208,38 @@ def _vectors(found: Roles, turns: Turns) -> None:
         if found.dims[statement.results[0]] != (found.walk,):
             read = [value for value in statement.operands if value in of_load]
             turns.vectors += [value for value in read if value not in turns.vectors]
+    turns.vectors = list(dict.fromkeys(turns.vectors))
+    if any(value.type.dtype != "f32" for value in turns.vectors):
+        raise Unknown("a vector of other numbers")
     found.loaded |= of_load
     for value in found.needed(turns.vectors):
         if found.own in found.dims[value]:
             raise Unknown("a vector that is walked and made of what is owned")
         if value in turns.loop.blocks[0].arguments[1:]:
             raise Unknown("a vector that is carried from turn to turn")
+
+
+def alike(found: Roles, one: Value, other: Value) -> bool:
+    """Whether two values are the same, as far as what they are made of says."""
+    one, other = _without_zeros(found, one), _without_zeros(found, other)
+    if one is other:
+        return True
+    first, second = found.made.get(one), found.made.get(other)
+    if first is None or second is None or first.op != second.op:
+        return False
+    if not isinstance(first.op, lang.Apply | lang.Scalar | lang.Full | lang.ProgramId | lang.Iota):
+        return False
+    pairs = zip(first.operands, second.operands, strict=True)
+    return one.type == other.type and all(alike(found, a, b) for a, b in pairs)
+
+
+def _without_zeros(found: Roles, value: Value) -> Value:
+    """What a value is the sum of beside zeros."""
+    made = found.made.get(value)
+    if made is None or made.op != lang.Apply("add"):
+        return value
+    for zero, rest in (made.operands, made.operands[::-1]):
+        number = found.made.get(zero)
+        if number is not None and isinstance(number.op, lang.Full) and number.op.number == 0:
+            return _without_zeros(found, rest)
+    return value
