@@ -1,0 +1,131 @@
+"""Folds by warps of three kinds: their machine code for compute capability 9, without a GPU, and
+what is left to Triton alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from archc.backends.load import load as loaded
+from archc.backends.triton.gluon_printer import SUFFIX, Refused, to_gluon
+
+import archc
+from archc.compile import text_of
+from archc.tile import language as lang
+from archc.tile.compose import Composer, ceil_div
+from tests.backends.triton.programs_in_files import scaled_rows
+from tests.tile.programs import capped_attention
+
+pytest.importorskip("triton")
+
+BLOCKS = {"": (128, 128), "_readers": (128, 128), "_tokens": (64, 128)}
+
+
+@cache
+def module() -> Any:
+    """The file of an attention whose gates are sums between tokens."""
+    layer = archc.load("fox").layer
+    return loaded(text_of(layer, "triton"), layer.name)
+
+
+def kernels(kind: str) -> tuple[Any, Any]:
+    """The kernel of Triton, and that of Gluon."""
+    name = f"fox_memory_sum{kind}_kernel"
+    return getattr(module(), name), getattr(module(), f"{name}{SUFFIX}")
+
+
+def argument(name: str, rows: int, columns: int) -> tuple[str, Any, bool]:
+    """The type of an argument, what it is where that is known, and whether 16 divides it."""
+    import triton.language as tl
+
+    fixed: dict[str, Any] = {"borders_p": None, "IO": tl.bfloat16, "PRECISION": "tf32x3"}
+    fixed |= {"BLOCK_T": rows, "BLOCK_S": columns, "BLOCK_K": 128, "COPIED": 1}
+    ones = ("_d_K", "_to_t", "_before_s")
+    if name in fixed or name.endswith(ones):
+        return "constexpr", fixed.get(name, 1), False
+    if name.endswith("_p"):
+        wide = any(part in name for part in ("sum_log_f", "lse", "delta"))
+        return "*fp32" if wide else "*bf16", None, True
+    return ("fp32", None, False) if name == "N0" else ("i32", None, name[0] not in "TSPB")
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_kernels_are_called_alike_and_compile(kind: str) -> None:
+    """With all registers of a processor given out, in its shared memory."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    first, second = kernels(kind)
+    assert second.arg_names == first.arg_names
+    given = {name: argument(name, *BLOCKS[kind]) for name in second.arg_names}
+    signature = {name: type for name, (type, _, _) in given.items()}
+    fixed = {name: value for name, (type, value, _) in given.items() if type == "constexpr"}
+    whole = {(n,): [["tt.divisibility", 16]] for n, each in enumerate(given.values()) if each[2]}
+    source = GluonASTSource(second, signature, fixed, whole)
+    made = triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": 4})
+    assert made.metadata.num_warps == 12
+    assert made.metadata.shared <= 232_448
+    assert made.asm["ptx"].count("wgmma.mma_async") >= 32
+    assert "setmaxnreg.dec.sync.aligned.u32 \t40" in made.asm["ptx"]
+
+
+def test_a_launch_chooses_one_of_both() -> None:
+    text = " ".join(text_of(archc.load("fox").layer, "triton").split())
+    for kind in BLOCKS:
+        name = f"fox_memory_sum{kind}_kernel"
+        assert f"({name}{SUFFIX} if special else {name})" in text
+    assert text.count("special = are_specialized(") == len(BLOCKS)
+
+
+def walk(
+    ahead: int = 0, inside: str = "in_s", fill: float = 0.0, function: str = "exp2", size: str = "S"
+) -> lang.Program:
+    """The sum over s of exp2(q . k) v, as one loop; of options, one thing that is otherwise."""
+    k = Composer("walk", "o = the sum over s of exp2(q . k) v.")
+    (IO,) = k.dtypes("IO")
+    T, S, H, E = k.sizes("T", "S", "H", "E")
+    BLOCK_T, BLOCK_S, BLOCK_K = k.lengths("BLOCK_T", "BLOCK_S", "BLOCK_K")
+    q = k.buffer("q", h=H, t=T, d=BLOCK_K, dtype="IO")
+    keys, v = (k.buffer(n, h=H, s=S, d=BLOCK_K, dtype="IO") for n in ("k", "v"))
+    o = k.buffer("o", h=H, t=T, d=BLOCK_K, dtype="IO")
+    h, d = k.program("h", H), k.iota("d", BLOCK_K)
+    t = k.program("block", ceil_div(T, BLOCK_T)) * BLOCK_T + k.iota("t", BLOCK_T)
+    b_q = k.load(q, h, t, d, where=[t < T], wide=False)
+    start = k.full(0.0, lang.Dim("t", BLOCK_T), lang.Dim("d", BLOCK_K))
+    with k.loop(0, ceil_div(S, BLOCK_S), start) as turn:
+        s = turn.index * BLOCK_S + k.iota("s", BLOCK_S)
+        masks = {"in_s": [s + ahead < {"S": S, "E": E}[size]], "none": [], "odd": [s >= 3]}[inside]
+        b_k = k.load(keys, h, s, d, where=masks, fill=fill, wide=False)
+        b_v = k.load(v, h, s, d, where=masks, fill=fill, wide=False)
+        p = k.apply(function, b_q.dot(b_k))
+        turn.next(p.to(IO).dot(b_v, turn.carried[0]))
+    k.store(o, h, t, d, value=turn.results[0], where=[t < T])
+    return k.done()
+
+
+def test_a_mask_is_the_end_of_what_the_copy_engine_reads() -> None:
+    """What it has not is 0: of the tensor, or of a descriptor that ends before."""
+    whole, before = to_gluon(walk()), to_gluon(walk(size="E"))
+    assert isinstance(whole, str)
+    assert isinstance(before, str)
+    assert "[S, BLOCK_K], [BLOCK_K, 1], [BLOCK_S, BLOCK_K], k_layout)" in whole
+    assert "[E, BLOCK_K], [BLOCK_K, 1], [BLOCK_S, BLOCK_K], k_layout)" in before
+
+
+@pytest.mark.parametrize(
+    "program, why",
+    [
+        (scaled_rows(), "z that may be there"),
+        (capped_attention(), "a product of other factors"),
+        (walk(ahead=1), "a tile with a mask of other places"),
+        (walk(inside="odd"), "a tile with another mask than its end"),
+        (walk(fill=1.0), "a tile that is filled with another number than 0"),
+        (walk(function="softplus"), "the function softplus"),
+        (replace(walk(), grid=walk().grid[1:]), "a grid of one axis"),
+    ],
+)
+def test_another_kind_of_program_is_refused(program: lang.Program, why: str) -> None:
+    assert to_gluon(program) == Refused(why)
