@@ -139,16 +139,18 @@ def _sides(loops: Sequence[Statement], made: dict[Value, Statement]) -> tuple[st
     """The dim of the rows that a program owns, and that of those which it walks."""
     if not loops:
         raise Unknown("no loop")
-    for statement in _all(loops[0].blocks[0].statements):
+    inside = {*_all(loops[0].blocks[0].statements)}
+    for statement in loops[0].blocks[0].statements:
         if not isinstance(statement.op, lang.Dot):
             continue
         first, second = (made.get(value) for value in statement.operands[:2])
-        inside = {*_all(loops[0].blocks[0].statements)}
-        if second in inside and isinstance(second.op, lang.Load):
-            left = [n for n in statement.results[0].type.names if n in first.results[0].type.names]
-            right = [n for n in second.results[0].type.names if n not in left]
-            if first not in inside and len(left) == 1:
-                return left[0], next(n for n in right if n in statement.results[0].type.names)
+        if first is None or second is None or first in inside or second not in inside:
+            continue
+        given, names = first.results[0].type.names, statement.results[0].type.names
+        own = [name for name in names if name in given]
+        walk = [name for name in names if name not in given]
+        if isinstance(second.op, lang.Load) and len(own) == len(walk) == 1:
+            return own[0], walk[0]
     raise Unknown("no product of what is owned and what is walked")
 
 
