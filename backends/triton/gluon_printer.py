@@ -63,6 +63,7 @@ class _Kernel:
         known = self._entry(entry)
         weigher = Weigher(Shared(self.program, self.roles))
         loader = Loader(Shared(self.program, self.roles), self.blocks)
+        self.descriptors(loader)
         lines: list[str] = []
         calls: dict[str, list[str]] = {}
         fixed = {*self.program.constants, *CONSTANTS}
@@ -95,7 +96,6 @@ class _Kernel:
         for name, number in CONSTANTS.items():
             lines.line(f"{name}: gl.constexpr = {number}")
         self._places(lines)
-        self._scalars(lines)
         known = [*self._parameters(), *lines.shared.arguments.places.values()]
         for place, (ring, load) in enumerate(found.rings.items()):
             known += self._ring(lines, ring, load, place == 0)
@@ -153,12 +153,8 @@ class _Kernel:
 
     def _ring(self, lines: Lines, ring: str, load: Statement, first: bool) -> list[str]:
         """The lines that make a ring, its descriptors and its barriers, and their names."""
-        rows, width = (size_text(self.roles.lengths[n]) for n in self.roles.dims[load.results[0]])
-        block = f"{rows}, {width}"
-        layout = f"gl.NVMMASharedLayout.get_default_for([{block}], IO)"
-        lines.line(f"{ring}_layout: gl.constexpr = {layout}")
-        found = self._descriptors(lines, ring, load, f"[{block}]")
-        made = f"gl.allocate_shared_memory(IO, [STAGES, {block}], {ring}_layout)"
+        block = self._block(load)
+        made = f"gl.allocate_shared_memory(IO, [STAGES, {block}], {self._layout(block)})"
         lines.line(f"{ring}_ring = {made}")
         made = "gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())"
         lines.line(f"{ring}_ready = {made}")
@@ -167,10 +163,16 @@ class _Kernel:
         lines.line("for stage in gl.static_range(STAGES):")
         lines.line(f"{INDENT}mbarrier.init({ring}_ready.index(stage), count={count})")
         lines.line(f"{INDENT}mbarrier.init({ring}_free.index(stage), count=2)")
-        return [*found, *(f"{ring}_{kind}" for kind in ("ring", "ready", "free"))]
+        return [f"{ring}_{kind}" for kind in ("ring", "ready", "free")]
 
-    def _descriptors(self, lines: Lines, ring: str, load: Statement, block: str) -> list[str]:
-        """The lines that make the descriptors of a ring, and their names."""
+    def descriptors(self, lines: Lines) -> None:
+        """The lines that make descriptors, in the function of the warp that loads."""
+        self._scalars(lines)
+        for ring, load in self.roles.rings.items():
+            self._descriptors(lines, ring, load)
+
+    def _descriptors(self, lines: Lines, ring: str, load: Statement) -> None:
+        """The lines that make the descriptors of a ring."""
         found, buffer = self.roles, load.op.buffer
         index, (rows, width) = load.operands[: len(buffer.axes)], found.dims[load.results[0]]
         along = [found.dims[value] for value in index]
@@ -185,9 +187,17 @@ class _Kernel:
             length = size_text(size) if end is None else lines.name(end)
             shape = f"[{length}, {size_text(buffer.axes[-1][1])}]"
             step = f"[{lines.shared.stride(buffer, axis)}, 1]"
-            given = ", ".join([base, shape, step, block, f"{ring}_layout"])
+            block = self._block(load)
+            given = ", ".join([base, shape, step, f"[{block}]", self._layout(block)])
             lines.line(f"{name} = tma.make_tensor_descriptor({given})")
-        return [*names]
+
+    def _block(self, load: Statement) -> str:
+        """How long a tile that is walked is along its dims."""
+        return ", ".join(size_text(self.roles.lengths[n]) for n in self.roles.dims[load.results[0]])
+
+    def _layout(self, block: str) -> str:
+        """How a tile lies in shared memory."""
+        return f"gl.NVMMASharedLayout.get_default_for([{block}], IO)"
 
     def _described(self) -> dict[Statement, str]:
         """The name of the descriptor of each tile that is walked: those of one ring are of one
