@@ -4,6 +4,7 @@ torch: kernels of the spans of a tree, and the op that calls them level by level
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -59,9 +60,11 @@ class SpanOp(FoldOp):
         writer = Writer().define(f"{self.title}_{suffix}", arguments, [doc])
         self._prepare(writer)
         sizes = self._write_sizes(writer, self._lengths())
-        self._blocks(writer, kind)
-        writer.line("rows, columns = min(rows, block_of(part.readers)), min(columns, 64)")
-        self._launch(writer, program, sizes)
+        special = "" if self.first else self._special(writer, program, kind)
+        self._blocks(writer, kind, special)
+        with writer.block(f"if not {special}:") if special else nullcontext():
+            writer.line("rows, columns = min(rows, block_of(part.readers)), min(columns, 64)")
+        self._launch(writer, program, sizes, special=special)
         self.file.sections.append(writer.text())
 
 

@@ -198,7 +198,8 @@ class FoldOp:
         given = {*map(self._named, program.buffers)}
         vectors = [self.arguments[source.name] for source in self.vectors]
         read = [name for name in (*vectors, "d_o") if name in given]
-        walked, borders = "tokens" if kind == "tokens" else "S", self.borders or ["None"]
+        walked = self._sizes()["T"] if kind == "tokens" else "S"
+        borders = self.borders or ["None"]
         writer.line(f"special = are_specialized({', '.join([walked, *borders, *read])})")
         return "special"
 
