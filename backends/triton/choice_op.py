@@ -96,7 +96,11 @@ class ChoiceOp(FoldOp):
         blocks = source.role == "read" and not self.choice.single
         return "copied_vectors" if blocks else super()._laid(source)
 
-    def _blocks(self, writer: Writer, kind: str) -> None:
+    def _special(self, writer: Writer, program: Program, kind: str) -> str:
+        """None: what is read is listed, which kernels by warps do not walk."""
+        return ""
+
+    def _blocks(self, writer: Writer, kind: str, special: str = "") -> None:
         """The line that says how long blocks are, and how a program is launched."""
         dims = {f"N_{clean(s.dim.name)}" for s in self.vectors if s.dim is not None}
         share = self._share()

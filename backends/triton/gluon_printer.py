@@ -41,6 +41,8 @@ class Refused:
 def to_gluon(program: lang.Program) -> str | Refused:
     """The text of the functions of a kernel, the last of which is launched: called as the kernel of
     Triton is, with `SUFFIX` behind."""
+    if not {"IO", "BLOCK_T", "BLOCK_S"} <= mentioned(program):
+        return Refused("blocks or vectors that Triton's kernel is not told of")
     try:
         return _Kernel(program, roles(program)).text()
     except Unknown as error:
