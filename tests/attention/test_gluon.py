@@ -108,11 +108,14 @@ def walk(
 
 def test_a_mask_is_the_end_of_what_the_copy_engine_reads() -> None:
     """What it has not is 0: of the tensor, or of a descriptor that ends before."""
-    whole, before = to_gluon(walk()), to_gluon(walk(size="E"))
+    whole, before = (
+        made if isinstance(made, Refused) else " ".join(made.split())
+        for made in (to_gluon(walk()), to_gluon(walk(size="E")))
+    )
     assert isinstance(whole, str)
     assert isinstance(before, str)
-    assert "[S, BLOCK_K], [BLOCK_K, 1], [BLOCK_S, BLOCK_K], k_layout)" in whole
-    assert "[E, BLOCK_K], [BLOCK_K, 1], [BLOCK_S, BLOCK_K], k_layout)" in before
+    assert "[S, BLOCK_K], [BLOCK_K, 1], [BLOCK_S, BLOCK_K]," in whole
+    assert "[E, BLOCK_K], [BLOCK_K, 1], [BLOCK_S, BLOCK_K]," in before
 
 
 @pytest.mark.parametrize(
