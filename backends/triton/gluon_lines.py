@@ -32,7 +32,8 @@ CALLS = re.compile(r"(?<![.\w])(?!float)[a-z_]\w*\(")
 
 OWN = """
     W gl tma mbarrier warpgroup_mma warpgroup_mma_wait fence_async_shared ring_stage ring_phase
-    no_scores row rest beside stage STAGES REGISTERS TOGETHER
+    no_scores row rest beside stage STAGES REGISTERS TOGETHER late_going late_factor
+    late_sum late_next late_stage late_phase late_turn
 """.split()
 """Words of the text besides the names of values."""
 

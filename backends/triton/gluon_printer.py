@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from archc.backends.lines import broken, unbracketed
 from archc.backends.triton.arguments import pointer
+from archc.backends.triton.gluon_late import LateWeigher, late_products
 from archc.backends.triton.gluon_lines import Lines, Shared
 from archc.backends.triton.gluon_roles import Roles, Unknown, alike, roles
 from archc.backends.triton.gluon_warps import Loader, Weigher
@@ -49,6 +50,12 @@ def to_gluon(program: lang.Program) -> str | Refused:
         return Refused(str(error))
 
 
+def _weigher(shared: Shared) -> Weigher:
+    """Who writes the function of a group that multiplies and weighs."""
+    late = late_products(shared.roles)
+    return Weigher(shared) if late is None else LateWeigher(shared, late)
+
+
 class _Kernel:
     """The functions of one kernel."""
 
@@ -63,7 +70,7 @@ class _Kernel:
         """All functions."""
         entry = Lines(Shared(self.program, self.roles))
         known = self._entry(entry)
-        weigher = Weigher(Shared(self.program, self.roles))
+        weigher = _weigher(Shared(self.program, self.roles))
         loader = Loader(Shared(self.program, self.roles), self.blocks)
         self.descriptors(loader)
         lines: list[str] = []

@@ -65,7 +65,7 @@ class Loader(Lines):
                 self.let(statement)
         for place, (ring, load) in enumerate(turns.tiles.items()):
             self._copy(ring, load, turns.vectors if not place else [])
-        _advance(self)
+        advance(self)
         self.depth -= 1
 
     def _copy(self, ring: str, load: Statement, vectors: Sequence[Value]) -> None:
@@ -84,7 +84,7 @@ class Loader(Lines):
             self.line(f"mbarrier.arrive({ring}_ready.index(ring_stage), count=1)")
 
 
-def _advance(lines: Lines) -> None:
+def advance(lines: Lines) -> None:
     """The lines that go on to the next place of the rings."""
     lines.line("ring_stage += 1")
     lines.line("if ring_stage == STAGES:")
@@ -93,7 +93,7 @@ def _advance(lines: Lines) -> None:
 
 
 @dataclass
-class _Product:
+class Product:
     """A product that goes on: its factor in registers, if it has one there, and its ring."""
 
     value: Value
@@ -106,7 +106,7 @@ class Weigher(Lines):
 
     def __init__(self, shared: Shared):
         super().__init__(shared)
-        self.going: list[_Product] = []
+        self.going: list[Product] = []
         self.turns: Turns | None = None
         self.ready = set[str]()
         self.left: dict[str, int] = {}
@@ -165,7 +165,7 @@ class Weigher(Lines):
         if pairs:
             left, right = (", ".join(side) for side in zip(*pairs, strict=True))
             self.line(f"{left} = {right}")
-        _advance(self)
+        advance(self)
         self.depth -= 1
         self.turns = None
 
@@ -183,7 +183,7 @@ class Weigher(Lines):
             self._dot(dot)
         there = {load.results[0] for load in turns.tiles.values()} | self.roles.loaded
         there |= {dot.results[0] for dot in early}
-        for statement in _hurried(statements, there, needed):
+        for statement in hurried(statements, there, needed):
             if isinstance(statement.op, lang.Dot):
                 self._dot(statement)
             else:
@@ -225,7 +225,7 @@ class Weigher(Lines):
         self._await(ring)
         given = [left, tile, *(given or [zero, "use_acc=False"]), "is_async=True"]
         self.line(f"{self._called(result)} = warpgroup_mma({', '.join(given)})")
-        self.going.append(_Product(result, factor, ring))
+        self.going.append(Product(result, factor, ring))
 
     def _zeros(self, dims: tuple[str, ...]) -> str:
         """A tile of zeros."""
@@ -267,7 +267,8 @@ class Weigher(Lines):
         given = ", ".join([*names, *(each.factor for each in done if each.factor)])
         self.line(f"{given} = warpgroup_mma_wait({len(self.going)}, [{given}])")
         for each in done:
-            self.left[each.ring] -= 1
+            if each.ring in self.left:
+                self.left[each.ring] -= 1
         self._free()
 
     def _free(self) -> None:
@@ -287,7 +288,7 @@ class Weigher(Lines):
             raise Unknown("a tile that nothing multiplies")
 
 
-def _hurried(
+def hurried(
     statements: Sequence[Statement], there: set[Value], needed: set[Value]
 ) -> list[Statement]:
     """Statements of a turn but for what is there: products, and what becomes a factor of one, as
