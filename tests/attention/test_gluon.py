@@ -3,7 +3,6 @@ what is left to Triton alone."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -106,6 +105,16 @@ def walk(
     return k.done()
 
 
+def test_sums_are_a_turn_late_where_they_are_carried_alone() -> None:
+    """What is walked last is weighed behind the loops; a gradient's sums are added at once."""
+    text = text_of(archc.load("fox").layer, "triton")
+    names = [f"def fox_memory_sum{kind}_kernel{SUFFIX}_weigh(" for kind in ("", "_readers")]
+    weighs = [text.split(name)[1].split("\ndef ")[0] for name in names]
+    assert weighs[0].count("late_sum = warpgroup_mma(") == 1
+    assert weighs[0].count("late_going = warpgroup_mma(") == 2
+    assert "late_" not in weighs[1]
+
+
 def test_a_mask_is_the_end_of_what_the_copy_engine_reads() -> None:
     """What it has not is 0: of the tensor, or of a descriptor that ends before."""
     whole, before = (
@@ -121,13 +130,12 @@ def test_a_mask_is_the_end_of_what_the_copy_engine_reads() -> None:
 @pytest.mark.parametrize(
     "program, why",
     [
-        (scaled_rows(), "z that may be there"),
+        (scaled_rows(), "blocks or vectors that Triton's kernel is not told of"),
         (capped_attention(), "a product of other factors"),
         (walk(ahead=1), "a tile with a mask of other places"),
         (walk(inside="odd"), "a tile with another mask than its end"),
         (walk(fill=1.0), "a tile that is filled with another number than 0"),
         (walk(function="softplus"), "the function softplus"),
-        (replace(walk(), grid=walk().grid[1:]), "a grid of one axis"),
     ],
 )
 def test_another_kind_of_program_is_refused(program: lang.Program, why: str) -> None:
