@@ -89,7 +89,7 @@ class LateWeigher(Weigher):
         index, *carried = block.arguments
         for inner, value, result in zip(carried, given, loop.results, strict=True):
             if inner is not late.carried:
-                self.line(f"{self.name(inner)} = {self.name(value)}")
+                self.line(f"{self.name(inner)} = {self.begun(inner, value)}")
                 self.shared.names[result] = self.name(inner)
         self.line(f"for {self.name(index)} in range({self.name(start)}, {self.name(stop)}):")
         self.depth += 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from archc.backends.triton.gluon_lines import Lines, Shared
 from archc.backends.triton.gluon_roles import Turns, Unknown
-from archc.backends.triton.spelling import INDENT, size_text
+from archc.backends.triton.spelling import INDENT, dtype_text, size_text
 
 from archc.tile import language as lang
 from archc.tile.language import Statement, Value
@@ -154,7 +154,7 @@ class Weigher(Lines):
         start, stop, *given = loop.operands
         index, *carried = block.arguments
         for inner, value in zip(carried, given, strict=True):
-            self.line(f"{self.name(inner)} = {self.name(value)}")
+            self.line(f"{self.name(inner)} = {self.begun(inner, value)}")
         self.shared.names |= {r: self.name(i) for r, i in zip(loop.results, carried, strict=True)}
         self.line(f"for {self.name(index)} in range({self.name(start)}, {self.name(stop)}):")
         self.depth += 1
@@ -168,6 +168,16 @@ class Weigher(Lines):
         advance(self)
         self.depth -= 1
         self.turns = None
+
+    def begun(self, inner: Value, value: Value) -> str:
+        """What a loop begins with: a number that is the same for all rows as a tile."""
+        dims = self.roles.dims[inner]
+        if self.roles.dims[value] == dims:
+            return self.name(value)
+        if self.roles.dims[value] or not dims:
+            raise Unknown("what a loop begins with along some of its dims")
+        kind = dtype_text(inner.type.dtype)
+        return f"gl.full({self.shape(dims)}, {self.name(value)}, {kind}, {self.layout(dims)})"
 
     def _turn(self, turns: Turns, needed: set[Value]) -> None:
         """The lines of a turn but for what it carries on."""
