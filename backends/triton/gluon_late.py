@@ -95,7 +95,9 @@ class LateWeigher(Weigher):
         self.depth += 1
         self._turn(self.roles.turn(loop), needed)
         both = [pair for pair in zip(carried, block.yields, strict=True) if pair[0] is not pair[1]]
-        pairs = [(self.name(old), self.name(new)) for old, new in both if old is not late.carried]
+        pairs = [
+            (self.name(old), self.begun(old, new)) for old, new in both if old is not late.carried
+        ]
         self._end()
         pairs += [("late_stage", "ring_stage"), ("late_phase", "ring_phase"), ("late_turn", "1")]
         left, right = (", ".join(side) for side in zip(*pairs, strict=True))

@@ -160,7 +160,7 @@ class Weigher(Lines):
         self.depth += 1
         self._turn(self.roles.turn(loop), needed)
         given = [*zip(carried, block.yields, strict=True)]
-        pairs = [(self.name(old), self.name(new)) for old, new in given if old is not new]
+        pairs = [(self.name(old), self.begun(old, new)) for old, new in given if old is not new]
         self._end()
         if pairs:
             left, right = (", ".join(side) for side in zip(*pairs, strict=True))
@@ -170,7 +170,8 @@ class Weigher(Lines):
         self.turns = None
 
     def begun(self, inner: Value, value: Value) -> str:
-        """What a loop begins with: a number that is the same for all rows as a tile."""
+        """What a loop begins with, or goes on with: a number that is the same for all rows as a
+        tile."""
         dims = self.roles.dims[inner]
         if self.roles.dims[value] == dims:
             return self.name(value)
