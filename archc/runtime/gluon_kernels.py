@@ -32,17 +32,17 @@ def gluon_kernel(function: Any = None, *, varying: tuple[str, ...] = ()) -> Any:
 
 def are_specialized(walked: int, borders: Tensor | None, *read: Tensor) -> bool:
     """Whether the kernel of Gluon is launched: it is written for the warps and the products of
-    Hopper, and for Gluon as Triton 3.6 has it, of vectors of 16 bits and of 64 or 128 numbers.
-    Blocks of packed sequences, which have `borders`, may reach into another sequence: they are
-    loaded with a mask, which the copy engine has not."""
+    Hopper, and for Gluon as Triton 3.6 has it, of vectors of 128 numbers in bfloat16: these were
+    held against float64 there. Blocks of packed sequences, which have `borders`, may reach into
+    another sequence: they are loaded with a mask, which the copy engine has not."""
     x = read[0]
-    if borders is not None or walked < SPECIALIZED_FROM or x.dtype.itemsize != 2:
+    if borders is not None or walked < SPECIALIZED_FROM or x.dtype != torch.bfloat16:
         return False
     if x.device.type != "cuda" or torch.version.hip is not None or fence_async_shared is None:
         return False
     if torch.cuda.get_device_capability(x.device) != (9, 0):
         return False
-    alike = all(each.dtype == x.dtype and each.shape[-1] in (64, 128) for each in read)
+    alike = all(each.dtype == x.dtype and each.shape[-1] == 128 for each in read)
     return alike and triton.__version__.startswith("3.6.") and all(map(is_copied, read))
 
 

@@ -195,7 +195,10 @@ class FoldOp:
 
     def _special(self, writer: Writer, program: Program, kind: str) -> str:
         """The line that says whether the kernel whose warps have work of their own is launched, and
-        the name of that; empty where there is no such kernel."""
+        the name of that; empty where there is no such kernel. Of several products a turn there is
+        no room for all that stands in shared memory."""
+        if len([dot for dot in self.fold.dots if not dot.square]) != 1:
+            return ""
         if isinstance(to_gluon(program), Refused) or (kind == "tokens" and _is_slow(program)):
             return ""
         given = {*map(self._named, program.buffers)}
