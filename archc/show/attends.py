@@ -14,7 +14,7 @@ from archc.attention.row_heads import all_by_rows, rows_of
 from archc.attention.scores import scores_of
 from archc.attention.totals import as_folds
 from archc.attention.weighted_sum import WeightedSum
-from archc.backends.triton.fold import for_kernels, how_packed, is_library, told
+from archc.backends.triton.fold import for_kernels, how_on_hopper, how_packed, is_library, told
 from archc.compile import folded, lowered, placed
 from archc.ir import layer as ir
 from archc.ir.choices import chooses
@@ -73,9 +73,10 @@ def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
         kernels = fold if isinstance(fold, WeightedSum) and not by_torch else None
         if kernels is not None:
             more = (*lines(kernels), ("packed", how_packed(layer, attend, found)))
+            more += _hopper(kernels)
         if isinstance(fold, Between):
             more = (*lines_between(fold), ("packed", how_packed(layer, attend, found)))
-            more += _alone(attend)
+            more += (*_hopper(fold), *_alone(attend))
         if attend.decode is not None:
             more = tuple(line for line in more if line[0] != "few readers") + _few(attend)
         how = told(attend, node, fold)
@@ -83,6 +84,12 @@ def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
         called = node.name or (result if not others else None)
         kernels = kernels if kernels is not None and kernels.node == node.id else None
         yield Attended(name, node.span, called, how, more, kernels, attend)
+
+
+def _hopper(found: WeightedSum | Between) -> tuple[tuple[str, str], ...]:
+    """The kernels that such a GPU has, if there are any."""
+    text = how_on_hopper(found)
+    return (("on Hopper", text),) if text else ()
 
 
 def _few(attend: ir.Attend) -> tuple[tuple[str, str], ...]:

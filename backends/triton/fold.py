@@ -19,7 +19,7 @@ from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import permuted
 from archc.backends.triton.between_op import BetweenOp
 from archc.backends.triton.choice_op import ChoiceOp
-from archc.backends.triton.fold_op import FEW, FoldOp
+from archc.backends.triton.fold_op import FEW, FoldOp, has_special
 from archc.backends.triton.score_op import ScoreFunction, by_scores, rows_suffice
 from archc.backends.triton.slot_op import SlotOp, by_slots
 
@@ -34,10 +34,21 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import numbers_of
+from archc.lowering.attention_forward import forward
+from archc.lowering.attention_gradient import by_readers, by_tokens
+from archc.lowering.attention_spans import another_span, span_readers, span_tokens
+from archc.tile.language import Program
 
 WIDEST, WIDEST_OF_FEW, WIDEST_BETWEEN = 256, 512, 128
 """The longest vector that kernels hold, those of few readers, or of one, alone, and those between
 which matrices stand."""
+
+KINDS: dict[str, tuple[str, Callable[[WeightedSum], Program], Callable[[WeightedSum], Program]]] = {
+    "forward": ("values", forward, another_span),
+    "readers": ("gradients of readers", by_readers, span_readers),
+    "tokens": ("gradients of tokens read", by_tokens, span_tokens),
+}
+"""What kernels make, and what makes their programs: of a sum, and of spans before."""
 
 Folds = Callable[[ir.Attend], tuple[Found, ...]]
 
@@ -363,6 +374,21 @@ def how_packed(layer: ir.Layer, attend: ir.Attend, found: Sequence[Found]) -> st
     done |= taking_borders([fold for fold in found if isinstance(fold, WeightedSum)])
     why = why_alone(attend, done)
     return f"one length after the other: {why}" if why else "one launch of each kernel"
+
+
+def how_on_hopper(found: WeightedSum | Between) -> str:
+    """A phrase on the kernels of a fold whose warps have work of their own; empty where it has
+    none."""
+    tree = isinstance(found, Between)
+    fold, special = found.across if tree else found, list[str]()
+    for kind, (what, whole, spans) in KINDS.items():
+        make = spans if tree else whole
+        if (kind == "forward" or fold.slopes) and has_special(fold, make(fold), kind):
+            special.append(what)
+    if not special:
+        return ""
+    given = "of vectors of 128 numbers in bfloat16, not packed, from 1,024 tokens read on"
+    return f"{', '.join(special)}: a warp loads while two groups of others multiply; {given}"
 
 
 def _summed(scope: Scope, node: Node, op: FoldOp, most: sympy.Expr | None, table: str) -> Value:

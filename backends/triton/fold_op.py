@@ -20,7 +20,7 @@ from archc.lowering.attention_forward import forward
 from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens
 from archc.lowering.attention_heads import by_parts, joined, turned
 from archc.lowering.attention_turns import in_turns, takes_turns
-from archc.tile.language import Apply, Buffer, LoadBlock, Program, statements
+from archc.tile.language import Apply, Buffer, For, LoadBlock, Program, statements
 
 LOCALS = (
     "B", "S", "data", "shared", "o", "lse", "d_o", "d_lse", "delta", "output", "inputs", "given",
@@ -29,8 +29,10 @@ LOCALS = (
     "readers", "own_pos", "table", "part", "seed",
     "turns", "special",
 )  # fmt: skip
-SLOW = ("exp", "log", "sin", "cos", "erf", "sigmoid", "logsigmoid", "softplus", "tanh", "pow")
-"""Functions of a number that take many instructions."""
+SLOW = (
+    "exp", "exp2", "log", "sin", "cos", "erf", "sigmoid", "logsigmoid", "softplus", "tanh", "pow",
+)  # fmt: skip
+"""Functions of a number that are not one instruction of the usual units."""
 
 FEW = 16
 """Fewer readers than these share a program with heads."""
@@ -195,11 +197,8 @@ class FoldOp:
 
     def _special(self, writer: Writer, program: Program, kind: str) -> str:
         """The line that says whether the kernel whose warps have work of their own is launched, and
-        the name of that; empty where there is no such kernel. Of several products a turn there is
-        no room for all that stands in shared memory."""
-        if len([dot for dot in self.fold.dots if not dot.square]) != 1:
-            return ""
-        if isinstance(to_gluon(program), Refused) or (kind == "tokens" and _is_slow(program)):
+        the name of that; empty where there is no such kernel."""
+        if not has_special(self.fold, program, kind):
             return ""
         given = {*map(self._named, program.buffers)}
         vectors = [self.arguments[source.name] for source in self.vectors]
@@ -481,13 +480,29 @@ class FoldOp:
         self.file.sections.append(op_text(name, schema, functions, make))
 
 
+def has_special(fold: WeightedSum, program: Program, kind: str) -> bool:
+    """Whether a program of a fold has a kernel whose warps have work of their own. Of several
+    products a turn there is no room for all that stands in shared memory; what is listed is not
+    walked; and where few tokens are walked, as of a window, what a program begins with takes as
+    long as its turns."""
+    products = [dot for dot in fold.dots if not dot.square]
+    few = fold.choice is not None or fold.ranges or not all(bound.most for bound in fold.bounds)
+    if few or len(products) != 1 or (kind == "tokens" and _is_slow(program)):
+        return False
+    return not isinstance(to_gluon(program), Refused)
+
+
 def _is_slow(program: Program) -> bool:
     """Whether the pairs of a turn take functions besides the exponential of their weights (a cap's
     tanh): for gradients of tokens read more programs at once then take less time than warps with
     work of their own (5.3 for 6.3 ms on an H200)."""
-    every = [s for s in statements(program.body) if isinstance(s.op, Apply)]
-    pairs = [s for s in every if len(s.results[0].type.dims) == 2]
-    return any(s.op.function in SLOW for s in pairs if isinstance(s.op, Apply))
+    loops = [s for s in statements(program.body) if isinstance(s.op, For)]
+    pairs = [s for s in statements(program.body) if len(s.results) == 1]
+    slow = [
+        s for s in pairs
+        if isinstance(s.op, Apply) and s.op.function in SLOW and len(s.results[0].type.dims) == 2
+    ]  # fmt: skip
+    return len(slow) > len(loops)
 
 
 def summed_to(text: str, have: Sequence[str], wanted: Sequence[str], moved: str = "") -> str:

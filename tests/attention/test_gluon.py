@@ -7,13 +7,20 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 from archc.backends.load import load as loaded
+from archc.backends.triton.fold_op import has_special
 from archc.backends.triton.gluon_printer import SUFFIX, Refused, to_gluon
 
 import archc
 from archc.compile import text_of
+from archc.lowering.attention_forward import forward
+from archc.lowering.attention_gradient import by_readers, by_tokens
+from archc.runtime.gluon_kernels import are_specialized
 from archc.tile import language as lang
 from archc.tile.compose import Composer, ceil_div
+from tests.attention.cases import launch
+from tests.attention.test_folds import SCORES
 from tests.backends.triton.programs_in_files import scaled_rows
 from tests.tile.programs import capped_attention
 
@@ -140,3 +147,26 @@ def test_a_mask_is_the_end_of_what_the_copy_engine_reads() -> None:
 )
 def test_another_kind_of_program_is_refused(program: lang.Program, why: str) -> None:
     assert to_gluon(program) == Refused(why)
+
+
+@pytest.mark.parametrize(
+    "score, kinds",
+    [
+        ("forgetting", ["forward", "readers", "tokens"]),
+        ("capped", ["forward", "readers"]),
+        ("window, sink", []),
+        ("softmax over another product, of blocks", []),
+    ],
+)
+def test_kernels_are_there_where_they_take_less_time(score: str, kinds: list[str]) -> None:
+    """A cap's gradients of tokens read took longer, a window walks few blocks, and of two products
+    there is no room for all that is walked."""
+    text, sizes = SCORES[score]
+    fold = launch(text, 64, H=4, K=16, V=16, **sizes).fold
+    makes = {"forward": forward, "readers": by_readers, "tokens": by_tokens}
+    assert [kind for kind, make in makes.items() if has_special(fold, make(fold), kind)] == kinds
+
+
+def test_they_are_launched_on_hopper_alone() -> None:
+    x = torch.zeros(1, 2048, 1, 128, dtype=torch.bfloat16)
+    assert not are_specialized(2048, None, x, x, x)
