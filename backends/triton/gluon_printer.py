@@ -28,6 +28,12 @@ CONSTANTS = {"STAGES": 2, "REGISTERS": 232, "TOGETHER": 4}
 """Places of a ring, registers of a thread that weighs, and heads whose programs run side by side:
 they share what is in the cache, and the longest programs of all come first."""
 
+DOCS = {
+    "weigh": "A group of four warps: multiply and weigh what comes, for one half of the rows.",
+    "load": "A warp alone: have blocks of what is walked copied, whenever there is a place.",
+}
+"""What the functions of the warps do."""
+
 REGISTERS_OF_ALL = 504
 """Of a thread of each kind, together."""
 
@@ -83,7 +89,7 @@ class _Kernel:
             given = [f"{w}: gl.constexpr" if w in fixed else w for w in calls[kind]]
             given += ["W: gl.constexpr"] if kind == "weigh" else []
             lines += ["@gluon_kernel", f"def {self.title}_{kind}(", *filled(given), "):"]
-            lines += [*function.lines, "", ""]
+            lines += [f'{INDENT}"""{DOCS[kind]}"""', *function.lines, "", ""]
         self._fork(entry, calls)
         lines += [*self._signature(), *entry.lines]
         return "\n".join(part for line in lines for part in broken(unbracketed(line), WIDTH)) + "\n"
@@ -102,6 +108,7 @@ class _Kernel:
     def _entry(self, lines: Lines) -> list[str]:
         """The lines of the function that is launched before it forks, and all names it has."""
         found = self.roles
+        lines.line("# places of a ring, registers of a thread that weighs, heads side by side")
         for name, number in CONSTANTS.items():
             lines.line(f"{name}: gl.constexpr = {number}")
         self._places(lines)
