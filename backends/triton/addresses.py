@@ -202,7 +202,9 @@ class Names:
         for (axis, _), value in zip(buffer.axes, index, strict=True):
             tile = self._split(value)[1]
             if tile is not None:
-                own.append(f"{self.seen(tile, dims, 2)}{times_text(self._stride(buffer, axis))}")
+                own.append(
+                    f"{self.seen(tile, dims, 2)}{times_text(self.names.stride(buffer, axis))}"
+                )
         lines, base = self._wide_lines(_widened(buffer, shared)), pointer(buffer)
         offset = self._offset(buffer, shared, lines)
         if own and offset and len(" + ".join([base, *offset, *own])) > LONG:
@@ -252,7 +254,9 @@ class Names:
             if tile is not None:
                 if len(tile.type.dims) > 1:
                     return {}
-                found.setdefault(tile.type.names[0], []).append((tile, self._stride(buffer, axis)))
+                found.setdefault(tile.type.names[0], []).append(
+                    (tile, self.names.stride(buffer, axis))
+                )
         return {d: self._sum_of(found[d]) for d in dims if d in found} if len(dims) == 2 else {}
 
     def _sum_of(self, parts: Sequence[tuple[Value, str]]) -> tuple[str, str]:
@@ -302,13 +306,13 @@ class Names:
         `(b * T + t) * H + h`, or `(b * T + t) * x_t + h * K`. The first term of each is in 64 bits,
         and so is what is added to it; what several buffers begin with is named in `lines`."""
         if buffer.strided:
-            return [f"{self._wide(v)} * {self._stride(buffer, a)}" for a, v in places.items()]
+            return [f"{self._wide(v)} * {self.names.stride(buffer, a)}" for a, v in places.items()]
         found = []
         for part in _parts(buffer):
             text, level = self._place(buffer, part, places, lines)
             if text and part[-1][0] == buffer.rows:
                 text = f"({text})" if level else text
-                text = f"{text} * {self._stride(buffer, buffer.rows)}"
+                text = f"{text} * {self.names.stride(buffer, buffer.rows)}"
             found += [text] * bool(text)
         return found
 
@@ -357,13 +361,3 @@ class Names:
     def _is_long(self, scalar: Value) -> bool:
         """Whether a scalar has 64 bits."""
         return scalar.type.dtype == "i64" or scalar in self.long
-
-    def _stride(self, buffer: Buffer, axis: str) -> str:
-        """From one place along an axis to the next: given, or the sizes of the axes after it."""
-        if axis in buffer.steps:
-            return self.names.strides[buffer.name, axis]
-        names = [name for name, _ in buffer.axes]
-        place, rows = names.index(axis), names.index(buffer.rows) if buffer.rows else -1
-        last = rows + 1 if place < rows else None
-        after = size_text(sympy.Mul(*(size for _, size in buffer.axes[place + 1 : last])))
-        return f"({after} * {self.names.strides[buffer.name, buffer.rows]})" if last else after

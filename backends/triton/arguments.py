@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
+import sympy
+from archc.backends.triton.spelling import size_text
+
 from archc.ir.free_names import numbered
 from archc.tile.language import Buffer, LoadBlock, Program, statements
 
@@ -40,6 +43,16 @@ class Arguments:
     strides: dict[tuple[str, str], str]
     copies: dict[LoadBlock, str]
     taken: frozenset[str]
+
+    def stride(self, buffer: Buffer, axis: str) -> str:
+        """From one place along an axis to the next: given, or the sizes of the axes after it."""
+        if axis in buffer.steps:
+            return self.strides[buffer.name, axis]
+        names = [name for name, _ in buffer.axes]
+        place, rows = names.index(axis), names.index(buffer.rows) if buffer.rows else -1
+        last = rows + 1 if place < rows else None
+        after = size_text(sympy.Mul(*(size for _, size in buffer.axes[place + 1 : last])))
+        return f"({after} * {self.strides[buffer.name, buffer.rows]})" if last else after
 
 
 def arguments(program: Program) -> Arguments:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import sympy
 from archc.backends.triton.arguments import arguments, pointer
 from archc.backends.triton.elementwise import TEXT
 from archc.backends.triton.gluon_roles import Roles, Unknown
@@ -59,16 +58,6 @@ class Shared:
                 found[value] = numbered(value.name, used)
                 used.add(found[value])
         return found
-
-    def stride(self, buffer: lang.Buffer, axis: str) -> str:
-        """From one place along an axis to the next."""
-        if axis in buffer.steps:
-            return self.arguments.strides[buffer.name, axis]
-        names = [name for name, _ in buffer.axes]
-        place, rows = names.index(axis), names.index(buffer.rows) if buffer.rows else -1
-        last = rows + 1 if place < rows else None
-        after = size_text(sympy.Mul(*(size for _, size in buffer.axes[place + 1 : last])))
-        return f"({after} * {self.arguments.strides[buffer.name, buffer.rows]})" if last else after
 
 
 class Lines:
@@ -216,7 +205,7 @@ class Lines:
         tiles: list[str] = []
         for (axis, _), value in zip(buffer.axes, index, strict=True):
             scalar, tile = lang.parts(value, self.roles.made.get(value))
-            step = times_text(self.shared.stride(buffer, axis))
+            step = times_text(self.shared.arguments.stride(buffer, axis))
             skipped = not whole and tile is not None
             if scalar is not None and not skipped and self.name(scalar) not in ("0", "0.0"):
                 terms.append(f"gl.cast({self.name(scalar)}, gl.int64){step}")

@@ -202,7 +202,7 @@ class _Kernel:
         for name, end in names.items():
             length = size_text(size) if end is None else lines.name(end)
             shape = f"[{length}, {size_text(buffer.axes[-1][1])}]"
-            step = f"[{lines.shared.stride(buffer, axis)}, 1]"
+            step = f"[{lines.shared.arguments.stride(buffer, axis)}, 1]"
             block = self._block(load)
             given = ", ".join([base, shape, step, f"[{block}]", self._layout(block)])
             lines.line(f"{name} = tma.make_tensor_descriptor({given})")

@@ -160,7 +160,7 @@ class Printer(Names):
             sizes, blocks = dict(op.buffer.axes), dict(op.dims)
             order = _blocked_last(op)
             shape = ", ".join(size_text(sizes[axis]) for axis in order)
-            strides = ", ".join([*(self._stride(op.buffer, axis) for axis in order[:-1]), "1"])
+            strides = ", ".join([*(self.names.stride(op.buffer, axis) for axis in order[:-1]), "1"])
             block = ", ".join(size_text(blocks[a].length) if a in blocks else "1" for a in order)
             yield f"{indent}{name} = tl.make_tensor_descriptor("
             yield f"{indent}{INDENT}{pointer(op.buffer)}, [{shape}], [{strides}], [{block}]"
