@@ -179,7 +179,8 @@ def decoded(trial: Trial) -> float:
     starts = {ck.start(s.name): trial.inputs[ck.start(s.name)] for s in states}
     along: dict[str, list[Tensor]] = {}
     for t in range(trial.tokens):
-        found = trial.run(trial.step, {**cut(trial, stream, t, t + 1), **starts}, tokens=1)
+        now = cut(trial.step, trial.inputs, stream, t, t + 1)
+        found = trial.run(trial.step, {**now, **starts}, tokens=1)
         starts = {ck.start(s.name): found[ck.final(s.name)] for s in states}
         for name, x in found.items():
             along.setdefault(name, []).append(x)
@@ -220,7 +221,7 @@ def _summaries(trial: Trial, law: Law) -> list[list[Values]]:
     cuts = [0, trial.tokens // 3, 2 * trial.tokens // 3, trial.tokens]
     parts, begun = [], trial.starts
     for low, high in pairwise(cuts):
-        parts.append(({**cut(trial, stream, low, high), **begun}, high - low))
+        parts.append(({**cut(trial.step, trial.inputs, stream, low, high), **begun}, high - low))
         ends = trial.run(trial.step, *parts[-1][:1], tokens=high - low)
         begun = {ck.start(s.name): ends[ck.final(s.name)] for s in states}
     return [[trial.run(r.summary, x, 2, count) for x, count in parts] for r in law.rounds]

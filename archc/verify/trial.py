@@ -25,6 +25,8 @@ Values = dict[str, Tensor]
 
 SMALL = 3
 BATCH = 2
+BEFORE = 3
+"""Tokens before the state that a trial begins from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +52,7 @@ class Trial:
 
     @cached_property
     def inputs(self) -> Values:
-        """Random numbers within the intervals of the captures."""
+        """Random numbers within the intervals of the captures, and a state that follows others."""
         generator = torch.Generator().manual_seed(0)
         known = {name: self.study.known[id] for name, id in self.study.captured.items()}
         given = {n.op.name: n.type for n in self.step if isinstance(n.op, ir.Input)}
@@ -58,7 +60,7 @@ class Trial:
             name: random(type, self.shapes, known.get(name, Interval()), generator)
             for name, type in given.items()
         }
-        return found | self._fixed(found)
+        return found | self._reached(found) | self._fixed(found)
 
     @property
     def starts(self) -> Values:
@@ -66,19 +68,31 @@ class Trial:
         names = [ck.start(state.name) for state in self.study.recurrence.states]
         return {name: self.inputs[name] for name in names}
 
+    def _reached(self, found: Values) -> Values:
+        """States that the recurrence comes to from the spec's own: a sum of squares, of which it
+        may take the root, is never below 0."""
+        stream, begun = self.study.recurrence.stream.name, self._begun()
+        count = min(BEFORE, self.tokens)
+        given = found | {name: torch.full_like(found[name], x) for name, x in begun.items()}
+        ends = self.run(self.step, cut(self.step, given, stream, 0, count), tokens=count)
+        names = (state.name for state in self.study.recurrence.states)
+        made = {ck.start(name): ends[ck.final(name)] for name in names}
+        return {name: x for name, x in made.items() if x.isfinite().all()}
+
+    def _begun(self) -> dict[str, float]:
+        """Starts that are numbers in the spec."""
+        recurrence = self.study.recurrence
+        operands = self.study.node.operands[len(recurrence.captures) :]
+        pairs = zip(recurrence.states, operands, strict=True)
+        ops = {ck.start(state.name): self.study.graph[id].op for state, id in pairs}
+        return {n: float(op.value) for n, op in ops.items() if isinstance(op, ir.Constant)}
+
     def _fixed(self, found: Values) -> Values:
         """Starts that the spec gives and that must stay: -inf, and 0 where a system is solved."""
-        count = len(self.study.recurrence.captures)
         form = self.study.derived.graph
         solved = form is not None and any(isinstance(n.op, ck.Conjugate) for n in form)
-        starts = {}
-        for state, id in zip(
-            self.study.recurrence.states, self.study.node.operands[count:], strict=True
-        ):
-            op, name = self.study.graph[id].op, ck.start(state.name)
-            if isinstance(op, ir.Constant) and (solved or not op.value.is_finite):
-                starts[name] = torch.full_like(found[name], float(op.value))
-        return starts
+        begun = {n: x for n, x in self._begun().items() if solved or not math.isfinite(x)}
+        return {name: torch.full_like(found[name], x) for name, x in begun.items()}
 
     def run(
         self, graph: Graph, inputs: Values, chunk: int = 1, tokens: int | None = None
@@ -167,12 +181,12 @@ def furthest(found: Values, wanted: Values, together: bool = False) -> float:
     return max(errors)
 
 
-def cut(trial: Trial, stream: str, begin: int, end: int) -> Values:
-    """The captures of some of the tokens."""
+def cut(step: Graph, inputs: Values, stream: str, begin: int, end: int) -> Values:
+    """The captures of some of the tokens, and what does not go by tokens."""
     found = {}
-    for node in trial.step:
+    for node in step:
         if isinstance(node.op, ir.Input):
-            x, names = trial.inputs[node.op.name], node.type.names
+            x, names = inputs[node.op.name], node.type.names
             inside = stream in names
             found[node.op.name] = x.narrow(names.index(stream), begin, end - begin) if inside else x
     return found

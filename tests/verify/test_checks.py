@@ -87,3 +87,21 @@ layer Spread(d):
     found = run(Trial(next(studies_of(archc.parse(text).layer)), 8))
     assert found
     assert [(check.what, error) for check, error in found if not error <= check.limit] == []
+
+
+def test_a_trial_begins_where_the_recurrence_can_be():
+    """A root of a sum of squares, which a start that is drawn would make the root of a negative."""
+    text = """
+layer Scaled(K, V):
+    input k[K], v[V]
+    recurrence S[K, V], Q[K]:
+        Q[t] = Q[t-1] + k * k
+        S[t] = S[t-1] + (k / sqrt(Q[t] + 0.01)) @ (v - S[t-1].T @ k).T
+        o    = S[t].T @ k
+    output o
+"""
+    trial = Trial(next(studies_of(archc.parse(text).layer)), 8)
+    assert (trial.starts["Q[0]"] > 0).all()
+    found = run(trial)
+    assert any("gradient" in check.what for check, _ in found)
+    assert [(check.what, error) for check, error in found if not error <= check.limit] == []

@@ -153,7 +153,9 @@ def _roles(recurrence: ir.Recurrence, state: ir.State, sums: Sequence[StateSum])
     (key,) = keys
     own = [a.name for a in state.axes if a.kind == "dim" and a.name not in recurrence.heads]
     value = frozenset(own) - key
-    if not key <= frozenset(own) or not value:
+    if key <= frozenset(own) and not value:
+        raise Refused("states that feed one another are mixed along an axis of theirs", HELP)
+    if not key <= frozenset(own):
         raise Refused("states that feed one another are read by a sum in their updates", HELP)
     return Roles(key, value)
 

@@ -56,6 +56,7 @@ def unsaid(layer: ir.Layer, recurrence: Node, kept: Kept) -> Iterator[Unsaid]:
         (name, gate), *_ = gates.items()
         if (missing := _promise(layer, kept, gate, in_logs(recurrence.op, name))) is not None:
             yield missing
+    yield from _of_inputs(layer, kept, [*gates.values()])
 
 
 def gates_of(graph: Graph, recurrence: Node, kept: Kept) -> dict[str, Node]:
@@ -111,6 +112,18 @@ def _promise(layer: ir.Layer, kept: Kept, gate: Node, log: bool) -> Unsaid | Non
     rules = [] if log else [f"bound {name} > 0"]
     rules.append(f"bound {name} <= {limit}")
     return Unsaid("", f"if it always holds, promise it: `chunk: {', '.join(rules)}`")
+
+
+def _of_inputs(layer: ir.Layer, kept: Kept, gates: list[Node]) -> Iterator[Unsaid]:
+    """A promise about an input from which a decay is made: a share of a gate, say."""
+    above = {id for gate in gates for id in layer.graph.ancestors(gate.id)}
+    inputs = (node for id in sorted(above) if isinstance((node := layer.graph[id]).op, ir.Input))
+    for name in (node.op.name for node in inputs if node.type.dtype == "real"):
+        bounds = (*layer.chunk.bounds, Bound(name, 0.0, 1.0, False, False, None))
+        if _chunked(replace(layer, chunk=replace(layer.chunk, bounds=bounds)), kept):
+            rule = f"`chunk: bound {name} >= 0, bound {name} <= 1`"
+            yield Unsaid("", f"if the input `{name}` lies between 0 and 1, promise that: {rule}")
+            return
 
 
 def _names(span: Span, name: str) -> bool:

@@ -95,3 +95,12 @@ def test_a_read_of_two_memories_at_once_is_two_or_is_told_how_to_be() -> None:
     assert len(each) == 2
     assert all("one product reads the sum of several states" in text for text in each)
     assert all("help: read each by itself" in text for text in each)
+
+
+def test_an_input_from_which_a_gate_is_made_is_named():
+    """The least that a gate keeps, given from outside: a promise about it is enough."""
+    gate, promise = "f = g + (1 - g) * sigmoid(x @ W)", "chunk: bound g >= 0, bound g <= 1"
+    (found,) = warnings(gate)
+    helps = f"if the input `g` lies between 0 and 1, promise that: `{promise}`"
+    assert helps in found.helps
+    assert warnings(gate, said=promise) == ()
