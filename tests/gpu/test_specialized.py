@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
 ]
-TOKENS, WIDE = 1100, 128
+TOKENS, WIDE = 2100, 128
 
 
 def drawn(layer: Any, known: dict[str, Any], negative: bool) -> list[Tensor]:
