@@ -8,9 +8,10 @@ product; M = I - U' W of one token, and masks by tokens:
     left  = G A          q' = Q - left U         right = H'
     mid   = H' A'        k' = K - mid W          M of the span = I - X W,  X = U' A'
 
-Where U is W times a rate of each of its rows, it is made of these, and is in no memory. The
-gradient goes back through the same products; that of A is kept turned around, N = dA', so that no
-product of another is turned to be the left factor of one: dL' = -A N A.
+Where U is W times a rate of each of its rows, it is made nowhere: W stands for it, and what small
+matrices have for each of its rows is multiplied by the rate. The gradient goes through the same
+products; that of A is kept turned around, N = dA', so that no product of another is turned to be
+the left factor of one: dL' = -A N A.
 
 source: the WY form, Bischof and Van Loan 1987.
 """
@@ -30,7 +31,8 @@ from archc.tile.language import Buffer, Dim, Program
 @dataclass(frozen=True)
 class Vectors:
     """The vectors that a program has loaded, in the dtype of the data: tokens as readers `t` and as
-    read `s`, rows of U and W as those of the later token `i` and of the earlier `j`."""
+    read `s`, rows of U and W as those of the later token `i` and of the earlier `j`; of U those of
+    W, where these have rates."""
 
     q: Tile
     k: Tile
@@ -93,12 +95,15 @@ class Borders:
         k_ = self.vectors("k", self.s, 1)
         u = None if self.rated else self.vectors("u", self.j, self.ranks)
         w = self.vectors("w", self.i, self.ranks)
-        self.x = Vectors(q, k_, self.made_of(w) if u is None else u, w)
+        self.x = Vectors(q, k_, w.along(i="j") if u is None else u, w)
+        self.rate = self.rates() if self.rated else None
 
-    def made_of(self, w: Tile) -> Tile:
-        """Rows of U, which are those of W at their rates."""
-        rows = w.along(i="j").to("f32")
-        return self.io(rows * self.rates().over(*rows.dims)).named("b_u")
+    def at_rates(self, x: Tile, row: str = "j") -> Tile:
+        """What has a number for each row of U, made of those of W, as U itself has it."""
+        if self.rate is None:
+            return x
+        rate = self.rate if row == "j" else self.rate.along(j=row)
+        return x.to("f32") * rate.over(*x.dims)
 
     def vectors(self, name: str, row: Tile, count: int, again: bool = False) -> Tile:
         """Rows of the span, 0 behind the last token; read `again`, not kept."""
@@ -127,14 +132,23 @@ class Borders:
         return self.io(a).dot(self.io(b), add, precision=self.PRECISION)
 
     def small(self) -> None:
-        """A [i, j], G [t, i] and H' [s, j], with zeros where the masks have them."""
+        """A [i, j], with zeros where its mask has them, and the same at the rates of U."""
         k, x = self.k, self.x
         u, w = x.u.along(j="i"), x.w.along(i="j")
         later = self.own["i"].over(Dim("i", self.i.dims[0].length), self.j.dims[0])
-        L = k.where(later > self.own["j"], self.dot(u, w), 0.0)
+        L = k.where(later > self.own["j"], self.at_rates(self.dot(u, w), "i"), 0.0)
         self.A = self.io(inverse(Triangle(k, -L, "i", "j"), self.SOLVE, self.PRECISION)).named("A")
-        self.G = self.io(self.reached(self.dot(x.q, x.w), self.t, self.own["i"])).named("G")
-        self.H = self.io(self.after(self.dot(x.k, x.u), self.s, self.own["j"])).named("H")
+        self.A_u = self.io(self.at_rates(self.A))
+
+    def begun(self) -> Tile:
+        """G [t, i]."""
+        made = self.reached(self.dot(self.x.q, self.x.w), self.t, self.own["i"])
+        return self.io(made).named("G")
+
+    def ended(self) -> Tile:
+        """H' [s, j]."""
+        made = self.at_rates(self.dot(self.x.k, self.x.u))
+        return self.io(self.after(made, self.s, self.own["j"])).named("H")
 
     def result(self, name: str, ranks: int = 1) -> Buffer:
         """Vectors of all tokens, as they are given, of some of the heads."""
@@ -145,6 +159,10 @@ class Borders:
         at = self.n * (self.span * ranks) + row
         where = [at < self.T * ranks, self.in_d]
         self.k.store(buffer, self.b, at, self.h, self.d, value=made, where=where)
+
+    def arriving(self, buffer: Buffer, row: Tile, again: bool = False) -> Tile:
+        """Rows of what arrives from above; read `again`, not kept."""
+        return self.k.load(buffer, *self.row_index(row), self.d, where=[self.in_d], apart=again)
 
     def reached(self, made: Tile, token: Tile, own: Tile) -> Tile:
         """A tile with 0 in rows after its reader."""
@@ -165,13 +183,14 @@ def borders(ranks: int, rated: bool = False, name: str = "span_borders") -> Prog
     p.stand()
     x = p.x
     p.small()
-    made = p.io(p.dot(p.G, p.A)).named("made_left")
-    k.store(left, *p.row_index(p.t), p.j, value=made)
-    k.store(right, *p.row_index(p.s), p.j, value=p.H)
-    k.store(moved, *p.row_index(p.t), p.d, value=x.q - p.dot(made, x.u), where=[p.in_d])
-    mid = p.dot(p.H, p.A).named("mid")
+    H = p.ended()
+    made = p.dot(p.begun(), p.A).named("made_left")
+    k.store(left, *p.row_index(p.t), p.j, value=p.io(made))
+    k.store(right, *p.row_index(p.s), p.j, value=H)
+    k.store(moved, *p.row_index(p.t), p.d, value=x.q - p.dot(p.at_rates(made), x.u), where=[p.in_d])
+    mid = p.dot(H, p.A).named("mid")
     k.store(ends, *p.row_index(p.s), p.d, value=x.k - p.dot(mid, x.w), where=[p.in_d])
-    X = p.dot(x.u, p.A).named("X")
+    X = p.dot(x.u, p.A_u).named("X")
     one = k.where(p.d.over(p.d.dims[0], p.e.dims[0]).equals(p.e), 1.0, 0.0)
     whole = one - p.dot(X, x.w.along(d="e"))
     index = [p.b, p.h, p.n, p.d, p.e]
@@ -186,86 +205,91 @@ def of_borders(ranks: int, rated: bool = False, name: str = "span_borders_gradie
     k = p.k
     given = {n: p.rows(n, "f32") for n in ("d_q_moved", "d_k_moved")}
     d_matrix = p.matrices("d_matrix")
-    d_left, d_right = p.beside("d_left", "f32"), p.beside("d_right", "f32")
+    d_left_, d_right_ = p.beside("d_left", "f32"), p.beside("d_right", "f32")
     within = {n: p.rows(n, "f32") for n in ("d_q_within", "d_k_within")}
-    d_q, d_k = p.result("d_q"), p.result("d_k")
+    d_q_, d_k_ = p.result("d_q"), p.result("d_k")
     d_rate = k.memory("d_rate", p.given(ranks, True), rows="t") if rated else None
     d_u, d_w = None if rated else p.result("d_u", ranks), p.result("d_w", ranks)
     p.stand()
     p.small()
     D = k.load(d_matrix, p.b, p.h, p.n, p.d, p.e, where=[p.in_d, p.in_e], wide=False)
-    back = _Back(p)
-    back.of_matrix(D)
 
-    def arriving(buffer: Buffer, row: Tile) -> Tile:
-        return k.load(buffer, *p.row_index(row), p.d, where=[p.in_d])
-
-    made = back.of_end(arriving(given["d_k_moved"], p.s), k.load(d_right, *p.row_index(p.s), p.j))
-    p.leave(d_k, p.s, arriving(within["d_k_within"], p.s).over(*made.dims) + made)
-    made = back.of_begin(arriving(given["d_q_moved"], p.t), k.load(d_left, *p.row_index(p.t), p.j))
-    p.leave(d_q, p.t, arriving(within["d_q_within"], p.t).over(*made.dims) + made)
-    u, w = back.of_system()
+    back = _Back(p, D)
+    d_right = k.load(d_right_, *p.row_index(p.s), p.j)
+    d_k = p.io(p.arriving(given["d_k_moved"], p.s))
+    made = back.of_end(d_k, d_right, p.arriving(given["d_k_moved"], p.s, True))
+    p.leave(d_k_, p.s, p.arriving(within["d_k_within"], p.s).over(*made.dims) + made)
+    d_left = k.load(d_left_, *p.row_index(p.t), p.j)
+    d_q = p.io(p.arriving(given["d_q_moved"], p.t))
+    made = back.of_begin(d_q, d_left, p.arriving(given["d_q_moved"], p.t, True))
+    p.leave(d_q_, p.t, p.arriving(within["d_q_within"], p.t).over(*made.dims) + made)
+    L = back.of_system()
+    u = back.of_u(L)
+    if d_u is not None:
+        p.leave(d_u, p.j, u, ranks)
     if d_rate is not None:
         own = u * p.vectors("w", p.j, ranks, True).to("f32").over(*u.dims)
         at = p.n * (p.span * ranks) + p.j
         k.store(d_rate, p.b, at, p.h, 0, value=own.sum("d"), where=[at < p.T * ranks])
-        w = w + (u * p.rates(True).over(*u.dims)).along(j="i").over(*w.dims)
-    if d_u is not None:
-        p.leave(d_u, p.j, u, ranks)
+    w = back.of_w(L)
+    if d_rate is not None:
+        w = w + p.at_rates(u).along(j="i").over(*w.dims)
     p.leave(d_w, p.i, w, ranks)
     return k.done()
 
 
 class _Back:
-    """The gradients of U [d, j], of W [d, i] and of A, turned around, [j, i], with one result of
-    the span after the other."""
+    """What the gradients are made of: small matrices first, so that few large ones are held at a
+    time, of which those of U [d, j] and of W [d, i] come last. That of A is turned around,
+    [j, i], and is added up."""
 
-    def __init__(self, p: Borders):
-        self.p = p
-        self.u: Tile | None = None
-        self.w: Tile | None = None
-        self.N: Tile | None = None
+    def __init__(self, p: Borders, D: Tile):
+        x = p.x
+        self.p, self.D = p, D
+        self.d_X = p.io(-p.dot(D, x.w.along(d="e"))).named("d_X")
+        self.N = p.at_rates(p.dot(x.u, self.d_X))
 
-    def of_matrix(self, D: Tile) -> None:
-        """From that of the matrix."""
+    def of_end(self, d_k: Tile, d_right: Tile, again: Tile) -> Tile:
+        """The gradient of k, [s, d], from those of k at the end and of the vectors beside."""
         p, x = self.p, self.p.x
-        X = p.dot(x.u, p.A).named("X")
-        self.w = -p.dot(D, X).along(e="d")
-        d_X = (-p.dot(D, x.w.along(d="e"))).named("d_X")
-        self.u = p.dot(d_X, p.A)
-        self.N = p.dot(x.u, d_X)
-
-    def of_end(self, d_k: Tile, d_right: Tile) -> Tile:
-        """From those of k at the end and of the vectors beside; that of k, [s, d]."""
-        p, x = self.p, self.p.x
-        mid = p.dot(p.H, p.A).named("mid")
-        self.w = p.dot(d_k, -mid, self.w)
-        d_mid = (-p.dot(d_k, x.w)).named("d_mid")
-        H = p.after(p.dot(x.u, x.k), p.s, p.own["j"])
+        self.d_k = d_k
+        d_mid = p.io(-p.dot(d_k, x.w)).named("d_mid")
+        H = p.after(p.at_rates(p.dot(x.u, x.k)), p.s, p.own["j"])
         self.N = p.dot(H, d_mid, self.N)
-        d_H = p.after(p.dot(d_mid, p.A, d_right), p.s, p.own["j"]).named("d_H")
-        self.u = p.dot(x.k, d_H, self.u)
-        return p.dot(d_H, x.u, d_k)
+        self.d_H = p.io(p.after(p.dot(d_mid, p.A, d_right), p.s, p.own["j"])).named("d_H")
+        return p.dot(p.at_rates(self.d_H), x.u, again)
 
-    def of_begin(self, d_q: Tile, d_left: Tile) -> Tile:
-        """From those of q at the begin and of the vectors beside; that of q, [d, t]."""
+    def of_begin(self, d_q: Tile, d_left: Tile, again: Tile) -> Tile:
+        """The gradient of q, [d, t], from those of q at the begin and of the vectors beside."""
         p, x = self.p, self.p.x
-        left = p.dot(p.G, p.A).named("made_left")
-        self.u = p.dot(d_q, -left, self.u)
-        turned = (d_left.ordered("j", "t") - p.dot(x.u, d_q)).named("turned")
-        self.N = p.dot(turned, p.G, self.N)
-        d_G = p.reached(p.dot(p.A, turned), p.t, p.own["i"]).named("d_G")
-        self.w = p.dot(x.q, d_G, self.w)
-        return p.dot(x.w, d_G, d_q.ordered("d", "t"))
+        self.d_q = d_q
+        turned = p.io(d_left.ordered("j", "t") - p.at_rates(p.dot(x.u, d_q))).named("turned")
+        self.G = p.begun()
+        self.N = p.dot(turned, self.G, self.N)
+        self.d_G = p.io(p.reached(p.dot(p.A, turned), p.t, p.own["i"])).named("d_G")
+        return p.dot(x.w, self.d_G, again.ordered("d", "t"))
 
-    def of_system(self) -> tuple[Tile, Tile]:
-        """Those of U and W, with that of A: through L, whose own is turned around too, [r, c] of
-        earlier rows r and later rows c."""
-        p, x = self.p, self.p.x
-        assert self.N is not None and self.u is not None and self.w is not None
+    def of_system(self) -> Tile:
+        """The gradient of L, turned around too, [r, c] of earlier rows r and later rows c."""
+        p = self.p
         first, last = p.A.along(i="r"), p.A.along(j="c")
         L = -p.dot(p.dot(first, self.N), last)
         r, c = (p.own["i"].along(i=name) for name in "rc")
-        L = p.k.where(c.over(*L.dims) > r.over(*L.dims), L, 0.0)
-        u = p.dot(x.w.along(i="r"), L, self.u.along(j="c")).along(c="j")
-        return u, p.dot(x.u.along(j="c"), L, self.w.along(i="r")).along(r="i")
+        return p.k.where(c.over(*L.dims) > r.over(*L.dims), L, 0.0)
+
+    def of_u(self, L: Tile) -> Tile:
+        """The gradient of U."""
+        p, x = self.p, self.p.x
+        u = p.dot(x.k, self.d_H, p.dot(self.d_X, p.A))
+        u = p.dot(self.d_q, -p.dot(self.G, p.A), u).along(j="c")
+        return p.dot(x.w.along(i="r"), L, u).along(c="j")
+
+    def of_w(self, L: Tile) -> Tile:
+        """The gradient of W."""
+        p, x = self.p, self.p.x
+        X = p.dot(x.u, p.A_u).named("X")
+        w = -p.dot(self.D, X).along(e="d")
+        w = p.dot(self.d_k, -p.dot(p.ended(), p.A), w)
+        w = p.dot(x.q, self.d_G, w)
+        L = p.at_rates(L, "c")
+        return p.dot(x.u.along(j="c"), L, w.along(i="r")).along(r="i")

@@ -315,6 +315,13 @@ def test_a_vector_that_is_another_at_a_rate_is_not_in_memory(name: str, rated: b
     assert all(("rate" in own, "u" in own) == (rated, not rated) for own in names)
 
 
+def test_rates_multiply_small_matrices_alone():
+    statements = borders(1, True).body.statements
+    made = [s.results[0].type.names for s in statements if getattr(s.op, "function", "") == "mul"]
+    assert made
+    assert not [names for names in made if {"d", "e"} & {*names}]
+
+
 def test_what_a_matrix_is_made_of():
     between = between_of(KINDS["two ranks"][0])
     assert [type(rank) for rank in between.ranks] == [Rank, Rank]
