@@ -14,7 +14,7 @@ from archc.runtime.optional import fence_async_shared, gluon, triton
 
 SPECIALIZED_FROM = 2048
 """Of so many tokens walked such kernels take less time than those of Triton, of which more programs
-run at once, and whose launches cost the host less."""
+run at once, and whose launches cost PyTorch less."""
 
 BLOCKS = {"forward": (128, 128), "readers": (128, 128), "tokens": (64, 128)}
 """How many readers and how many tokens read are in a block of such a kernel."""
