@@ -117,6 +117,31 @@ layer Example(H, K, V, R = 2):
         o = M[t].T @ q - tanh(S[t-1].T @ u) + sum[R](g * e)
     output o
 """,
+    # What a memory with momentum was, as it is held, and before that.
+    "what a momentum's memory was": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], v[H, V], a[H], e[H], c[H]
+    uk = l2norm[K](k)
+    begins = sigmoid(c)
+    recurrence M[K, V], S[K, V], held[K, V], older[K, V] over H:
+        S[t] = sigmoid(e) * S[t-1] - 0.5 * uk @ (M[t-1].T @ uk - v).T
+        M[t] = sigmoid(a) * M[t-1] + S[t]
+        held[t] = begins * M[t-1] + (1 - begins) * held[t-1]
+        older[t] = begins * held[t-1] + (1 - begins) * older[t-1]
+        o = held[t].T @ q - tanh(older[t].T @ q) + M[t].T @ k
+    output o
+""",
+    # Sums of sums, of which the last alone is read.
+    "a cascade of three": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], v[H, V], a[H], b[H], c[H]
+    recurrence S[K, V], M[K, V], N[K, V] over H:
+        S[t] = sigmoid(a) * S[t-1] + k @ v.T
+        M[t] = tanh(b) * M[t-1] + S[t]
+        N[t] = sigmoid(c) * N[t-1] - b * M[t]
+        o = N[t].T @ q
+    output o
+""",
     # A number for each head that may be negative, beside a correction of several keys.
     "several keys and a sign": """
 layer Example(H, K, V, R = 2):

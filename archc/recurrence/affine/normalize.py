@@ -30,6 +30,9 @@ from archc.recurrence.affine.maximum import tropical
 from archc.recurrence.affine.reads import finished, reads_of
 from archc.recurrence.analysis.degree import OTHER, Degree, degrees, reads, updates
 
+MOST_JOINED = 4
+"""Forms of states that are tried as one: each more multiplies what is tried."""
+
 
 def normal_forms(recurrence: ir.Recurrence) -> tuple[NormalForm, ...]:
     """The normal forms of a Recurrence's states, each after those whose values it needs."""
@@ -124,30 +127,51 @@ def _linear(recurrence: ir.Recurrence, linear: Mapping[int, Degree], name: str) 
 
 
 def _taken_together(recurrence: ir.Recurrence, forms: Sequence[NormalForm]) -> Sequence[NormalForm]:
-    """A matrix that the update of another one takes whole, and that one, as linked states: what is
-    written to the second is then no value for each of its elements at every token."""
-    for later in forms:
-        for form in forms:
-            states = (*form.states, *later.states)
-            fits = form.kind == MATRIX and form is not later and len(states) == 2
-            if not fits or not form.forms[0].whole or not _next(recurrence, *states):
-                continue
-            try:
-                joined = linked(recurrence, degrees(recurrence, states), states)
-            except (Refused, TooLong):
-                continue
-            if joined.links is not None and not joined.links.whole:
-                rest = [each for each in forms if each not in (form, later)]
-                apart = () if joined.links.rank is None else (form, later)
-                return [*rest, replace(joined, without_ranks=apart)]
+    """Matrices that the updates of others take whole, and those, as linked states: what is written
+    to the others is then no value for each of their elements at every token."""
+    for form in forms:
+        group = _joined(recurrence, forms, (form,)) if _taken_whole(form) else None
+        if group is not None:
+            rest = [each for each in forms if not {*each.states} & {*group.states}]
+            return _taken_together(recurrence, [*rest, group])
     return forms
 
 
-def _next(recurrence: ir.Recurrence, first: str, second: str) -> bool:
-    """Whether a state feeds another one, and none between the two."""
-    needed = reads(recurrence, second) - {first, second}
-    return first in reads(recurrence, second) and not any(
-        first in _feeding(recurrence, name) for name in needed
+def _joined(
+    recurrence: ir.Recurrence, forms: Sequence[NormalForm], group: tuple[NormalForm, ...]
+) -> NormalForm | None:
+    """The form of a group with states that it feeds, one after the other, until nothing but these
+    takes one of them whole."""
+    own = [name for form in group for name in form.states]
+    for later in forms:
+        if later in group or len(later.states) > 1 or not _next(recurrence, own, later.states[0]):
+            continue
+        states, more = (*own, *later.states), (*group, later)
+        try:
+            found = linked(recurrence, degrees(recurrence, states), states)
+        except (Refused, TooLong):
+            found = None
+        if found is None or found.links is None or found.links.whole:
+            found = _joined(recurrence, forms, more) if len(more) < MOST_JOINED else None
+        elif found.links.rank is not None:
+            found = replace(found, without_ranks=more)
+        if found is not None:
+            return found
+    return None
+
+
+def _taken_whole(form: NormalForm) -> bool:
+    """Whether something takes matrices whole that else have a chunked form."""
+    if form.kind == MATRIX:
+        return len(form.states) == 1 and bool(form.forms[0].whole)
+    return form.links is not None and bool(form.links.whole)
+
+
+def _next(recurrence: ir.Recurrence, first: Sequence[str], second: str) -> bool:
+    """Whether states feed another one, and none between them and that one."""
+    needed = reads(recurrence, second) - {*first, second}
+    return any(name in reads(recurrence, second) for name in first) and not any(
+        {*first} & _feeding(recurrence, name) for name in needed
     )
 
 

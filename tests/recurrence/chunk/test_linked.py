@@ -66,6 +66,19 @@ def test_what_is_no_number_stays_a_loop(lines: tuple[str, ...], reason: str) -> 
     assert any(reason in str(finding) for finding in loops(found)), loops(found)
 
 
+@pytest.mark.parametrize("first", [CORRECTED, "S[t] = a * S[t-1] + k @ v.T"])
+def test_states_that_take_others_whole_join_them(first: str) -> None:
+    """After a pair that scales one another, and where no sum goes along the first two."""
+    head = HEAD.replace("P[K, V] over", "P[K, V], N[K, V] over")
+    summed = made(first, "P[t] = b * P[t-1] + S[t]", "N[t] = a * N[t-1] + P[t-1]",
+                  "o = N[t].T @ q", head=head)  # fmt: skip
+    assert kinds(summed) == ["linked"]
+    assert not loops(summed)
+    turned = made(first, "P[t] = b * P[t-1] + S[t]", "N[t] = diag(w) @ N[t-1] + P[t-1]",
+                  "o = N[t].T @ q", head=head)  # fmt: skip
+    assert "every element" in str(loops(turned))
+
+
 def test_more_rows_than_a_chunk_has_room_for_are_elements() -> None:
     """Where nothing is corrected; a correction of so many keys stays a loop, and says why."""
     lines = "P[t] = b * P[t-1] + S[t]", "o = P[t].T @ q"
