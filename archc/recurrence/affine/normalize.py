@@ -144,7 +144,7 @@ def _joined(
     takes one of them whole."""
     own = [name for form in group for name in form.states]
     for later in forms:
-        if later in group or len(later.states) > 1 or not _next(recurrence, own, later.states[0]):
+        if later in group or len(later.states) != 1 or not _next(recurrence, own, later.states[0]):
             continue
         states, more = (*own, *later.states), (*group, later)
         try:
