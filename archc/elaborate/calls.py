@@ -365,6 +365,7 @@ def solve(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]
             f"`solve` of {ops.shape(scope, a)} and {ops.shape(scope, b)}",
             node.span,
             "needs a square matrix and a vector over the same dim",
+            helps=("`solve(A, b)` is one vector: of a matrix, solve for what it is read with",),
             others=[(a.origin, "the matrix"), (b.origin, "the vector")],
         )
     count = scope.evaluate(named["iterations"]) if "iterations" in named else None

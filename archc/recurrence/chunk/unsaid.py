@@ -27,7 +27,7 @@ from archc.recurrence.chunk.chunked import studies
 from archc.recurrence.chunk.derived import Kept
 from archc.source import Span
 
-MAY_GROW = "E0602"
+MAY_GROW, INDEFINITE = "E0602", "E0606"
 
 CONDITIONS: tuple[tuple[Callable[[sympy.Symbol], Any], ...], ...] = (
     (lambda symbol: sympy.Gt(symbol, 0),),
@@ -47,11 +47,14 @@ class Unsaid:
 
 def unsaid(layer: ir.Layer, recurrence: Node, kept: Kept) -> Iterator[Unsaid]:
     """The requirement, and the promise, of which each would be enough for a chunked form."""
-    if kept.code != MAY_GROW:
+    if kept.code not in (MAY_GROW, INDEFINITE):
         return
     gates = gates_of(layer.graph, recurrence, kept)
-    if (missing := _requirement(layer, kept, [*gates.values()])) is not None:
+    symbols = _symbols(layer.graph, [*gates.values()], recurrence, kept)
+    if (missing := _requirement(layer, kept, symbols)) is not None:
         yield missing
+    if kept.code == INDEFINITE:
+        return
     if len(gates) == 1:
         (name, gate), *_ = gates.items()
         if (missing := _promise(layer, kept, gate, in_logs(recurrence.op, name))) is not None:
@@ -70,10 +73,10 @@ def gates_of(graph: Graph, recurrence: Node, kept: Kept) -> dict[str, Node]:
     return {name: graph[outside[name]] for name in names}
 
 
-def _requirement(layer: ir.Layer, kept: Kept, gates: list[Node]) -> Unsaid | None:
+def _requirement(layer: ir.Layer, kept: Kept, symbols: list[sympy.Symbol]) -> Unsaid | None:
     """A condition on one size or option."""
     known = required(layer)
-    for symbol in _symbols(layer.graph, gates):
+    for symbol in symbols:
         for conditions in CONDITIONS:
             made = [condition(symbol) for condition in conditions]
             requirements = tuple(ir.Requirement(each, str(each), layer.span) for each in made)
@@ -85,10 +88,14 @@ def _requirement(layer: ir.Layer, kept: Kept, gates: list[Node]) -> Unsaid | Non
     return None
 
 
-def _symbols(graph: Graph, gates: list[Node]) -> list[sympy.Symbol]:
-    """The sizes and options that go into values."""
+def _symbols(
+    graph: Graph, gates: list[Node], recurrence: Node, kept: Kept
+) -> list[sympy.Symbol]:
+    """The sizes and options that go into values, and into what stands in the way in the body."""
     ids = {id for gate in gates for id in (gate.id, *graph.ancestors(gate.id))}
-    constants = (graph[id].op for id in sorted(ids))
+    body: Graph = recurrence.op.body
+    inside = set[int]() if kept.node is None else {kept.node, *body.ancestors(kept.node)}
+    constants = (*(graph[id].op for id in sorted(ids)), *(body[id].op for id in sorted(inside)))
     values = (op.value for op in constants if isinstance(op, ir.Constant))
     found = {symbol for value in values for symbol in free_symbols(value)}
     return sorted(found, key=str)

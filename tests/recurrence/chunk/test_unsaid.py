@@ -104,3 +104,22 @@ def test_an_input_from_which_a_gate_is_made_is_named():
     helps = f"if the input `g` lies between 0 and 1, promise that: `{promise}`"
     assert helps in found.helps
     assert warnings(gate, said=promise) == ()
+
+
+def test_what_makes_a_matrix_definite_is_named():
+    """An option on the diagonal of what is solved, which nobody says to be positive."""
+    text = """layer Ridge(H, K, V, eps = 0.1):
+    input q[H, K], k[H, K], v[H, V]
+    recurrence L[K, K'], Y[K, V] over H:
+        L[t] = L[t-1] + k @ k.T
+        Y[t] = Y[t-1] + k @ v.T
+        o = Y[t].T @ solve(L[t] + eps * I, q, iterations = 20)
+    output o
+"""
+    layer = elaborate(parse(Source("mine.arch", text)), None, {}, import_source)
+    (found,) = loops(before_chunks(layer))
+    assert (found.code, *found.notes) == ("E0606", "`eps > 0` is not known")
+    assert "say `require eps > 0`" in found.helps
+    text = text.replace("    input", "    require eps > 0\n    input", 1)
+    layer = elaborate(parse(Source("mine.arch", text)), None, {}, import_source)
+    assert loops(before_chunks(layer)) == ()
