@@ -12,9 +12,9 @@ from archc.runtime.folds import is_copied
 from archc.runtime.jit import newer_assembler
 from archc.runtime.optional import fence_async_shared, gluon, triton
 
-SPECIALIZED_FROM = 2048
-"""Of so many tokens walked such kernels take less time than those of Triton, of which more programs
-run at once, and whose launches cost PyTorch less."""
+SPECIALIZED_FROM, ROWS_FROM = 1024, 1 << 18
+"""Of so many tokens walked, and vectors of readers in all, such kernels take less time than those
+of Triton, of which more programs run at once: of half as many vectors they often take more."""
 
 BLOCKS = {"forward": (128, 128), "readers": (128, 128), "tokens": (64, 128)}
 """How many readers and how many tokens read are in a block of such a kernel."""
@@ -36,7 +36,8 @@ def are_specialized(walked: int, borders: Tensor | None, *read: Tensor) -> bool:
     held against float64 there. Blocks of packed sequences, which have `borders`, may reach into
     another sequence: they are loaded with a mask, which the copy engine has not."""
     x = read[0]
-    if borders is not None or walked < SPECIALIZED_FROM or x.dtype != torch.bfloat16:
+    few = walked < SPECIALIZED_FROM or x.numel() < ROWS_FROM * x.shape[-1]
+    if borders is not None or few or x.dtype != torch.bfloat16:
         return False
     if x.device.type != "cuda" or torch.version.hip is not None or fence_async_shared is None:
         return False

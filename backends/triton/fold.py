@@ -387,7 +387,7 @@ def how_on_hopper(found: WeightedSum | Between) -> str:
             special.append(what)
     if not special:
         return ""
-    given = "of vectors of 128 numbers in bfloat16, not packed, from 2,048 tokens read on"
+    given = "of vectors of 128 numbers in bfloat16, not packed, of 262,144 readers in all or more"
     return f"{', '.join(special)}: a warp loads while two groups of others multiply; {given}"
 
 

@@ -4,7 +4,8 @@ what is left to Triton alone."""
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ import archc
 from archc.compile import text_of
 from archc.lowering.attention_forward import forward
 from archc.lowering.attention_gradient import by_readers, by_tokens
+from archc.runtime import gluon_kernels
 from archc.runtime.gluon_kernels import are_specialized
 from archc.tile import language as lang
 from archc.tile.compose import Composer, ceil_div
@@ -170,3 +172,21 @@ def test_kernels_are_there_where_they_take_less_time(score: str, kinds: list[str
 def test_they_are_launched_on_hopper_alone() -> None:
     x = torch.zeros(1, 2048, 1, 128, dtype=torch.bfloat16)
     assert not are_specialized(2048, None, x, x, x)
+
+
+def test_they_are_launched_of_many_readers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many tokens in fewer heads programs of Triton fill the GPU better."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.version, "hip", None)
+
+    def asked(heads: int, walked: int = 4096) -> bool:
+        x = SimpleNamespace(
+            dtype=torch.bfloat16, device=torch.device("cuda"), shape=(2, 4096, heads, 128),
+            numel=lambda: 2 * 4096 * heads * 128,
+        )  # fmt: skip
+        monkeypatch.setattr(gluon_kernels, "is_copied", lambda x: True)
+        monkeypatch.setattr(gluon_kernels, "fence_async_shared", object())
+        monkeypatch.setattr(gluon_kernels, "triton", SimpleNamespace(__version__="3.6.0"))
+        return are_specialized(walked, None, cast(torch.Tensor, x))
+
+    assert [asked(32), asked(16), asked(32, 512)] == [True, False, False]

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 import archc
 from archc.compile import text_of
 from archc.ir.sizes import evaluate
+from archc.runtime import gluon_kernels
 from tests.attention.test_folds import SCORES
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
 ]
-TOKENS, WIDE = 2100, 128
+TOKENS, WIDE = 1100, 128
 
 
 def drawn(layer: Any, known: dict[str, Any], negative: bool) -> list[Tensor]:
@@ -58,6 +59,7 @@ def test_scores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for parameter in made.parameters():
             parameter.copy_(torch.rand_like(parameter) * 0.2)
     given = drawn(layer, {"batch": 2, **known}, name == "forgetting")
+    monkeypatch.setattr(gluon_kernels, "ROWS_FROM", 0)
     asked, kept = [], module.are_specialized
     monkeypatch.setattr(module, "are_specialized", lambda *x: asked.append(kept(*x)) or asked[-1])
     special = results(made, given, torch.bfloat16)
