@@ -77,7 +77,7 @@ class AttendFunction:
         self._name_streams(axes)
         for name, inner in inputs.items():
             kind = self.values[name].kind
-            if kind == WIDE and "batch" in self.layouts[name]:
+            if kind in (WIDE, TOTAL) and "batch" in self.layouts[name]:
                 kind = TOTAL
             elif kind not in (NUMBER, PLACES):
                 kind = KIND_OF[inner.type.dtype]

@@ -12,6 +12,7 @@ from archc.backends.eager.value import (
     INT,
     KIND_OF,
     NUMBER,
+    TOTAL,
     WIDE,
     Value,
     shape_text,
@@ -105,7 +106,7 @@ def applied(scope: Scope, node: Node, values: Sequence[Value], layout: Layout) -
     texts = [laid_out(value, layout) for value in values]
     if fn == "real" or (fn in ("mul", "div") and texts[1].text == "1"):
         return Value(texts[0], layout, kind)
-    if fn in ("sin", "cos") and kind == WIDE:
+    if fn in ("sin", "cos") and kind in (WIDE, TOTAL):
         return scope.as_data(Value(TENSOR[fn](*texts), layout, kind))
     numbers = [value.kind == NUMBER for value in values]
     if fn in CLAMP and any(numbers):

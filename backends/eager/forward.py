@@ -405,7 +405,7 @@ class Forward:
                 shapes.append(f"{quoted(field.name)}: {self._shape_of(field)}")
                 other = field.kind == "other"
                 dtype = self.layer.graph[field.node].type.dtype if other else field.dtype
-                kind = "wide" if field.kind == "state" else "whole" * (dtype != "real")
+                kind = "wide" if field.wide else "whole" * (dtype != "real")
                 if other or field.begun:
                     found.setdefault("optional", []).append(field.name)
             if kind:

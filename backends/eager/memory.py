@@ -7,7 +7,7 @@ reads, a called layer its own state; what was made from another sequence is kept
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import sympy
@@ -20,6 +20,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.losses import for_losses, for_tokens, is_read, sums_all_tokens
 from archc.ir.own_positions import begun_by_inputs
+from archc.ir.running_sums import running_sums
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Field:
     "seen" (all of them, or the last `count`), "other" (a value along another sequence), "layer"
     or "layers" (what called layers remember), "pos" (the number of tokens seen). `node` is the
     recurrence, window or call; for values, the value itself. A state that is `begun` by what the
-    layer is given is None before its first token.
+    layer is given is None before its first token. What is `wide` is in float32 at least.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Field:
     dtype: str = "real"
     place: int = 0
     begun: bool = False
+    wide: bool = False
 
 
 METHODS = (
@@ -62,6 +64,7 @@ class Memory:
         self.flow = {"t", *_growing(self.graph)}
         self.chains = chains(self.graph)
         self.other = _made_from_others(self.graph, self.flow)
+        self.sums = running_sums(self.graph)
         self.optional = _made_from_optional(self.graph)
         self.whole = self._whole()
         self.refusal = self._refusal()
@@ -96,14 +99,13 @@ class Memory:
         if isinstance(node.op, ir.Recurrence) and node.op.stream.name in self.flow:
             begun = begun_by_inputs(self.graph, node)
             for place, state in enumerate(node.op.states):
-                more = {"place": place, "begun": state.name in begun}
+                more = {"place": place, "begun": state.name in begun, "wide": True}
                 self._add(state.name, "state", node.id, state.axes, **more)
         elif isinstance(node.op, ir.Window | ir.Shift) and node.op.stream in self.flow:
             value = self.graph[node.operands[0]]
             name = f"{nearest_name(self.graph, node.id)}_past"
-            self._add(
-                name, "past", node.id, value.type.axes, count=_past(node.op), dtype=value.type.dtype
-            )
+            more = {"dtype": value.type.dtype, "wide": value.id in self.sums}
+            self._add(name, "past", node.id, value.type.axes, count=_past(node.op), **more)
         elif isinstance(node.op, ir.Attend) and self.reads_flow(node) and node.op.causal:
             self._keep_read(node)
         elif isinstance(node.op, ir.Call):
@@ -143,12 +145,10 @@ class Memory:
                 continue
             known = self.field("seen", operand)
             if known is None:
-                self._add(
-                    name, "seen", operand, value.type.axes, count=count, dtype=value.type.dtype
-                )
+                more = {"dtype": value.type.dtype, "wide": operand in self.sums}
+                self._add(name, "seen", operand, value.type.axes, count=count, **more)
             elif known.count != count:
-                whole = Field(known.name, "seen", operand, known.axes, None, known.dtype)
-                self.fields[self.fields.index(known)] = whole
+                self.fields[self.fields.index(known)] = replace(known, count=None)
 
     def _keep_callee(self, node: Node) -> None:
         """The state of a called layer; those of a stack stand in one tuple."""

@@ -16,14 +16,15 @@ from archc.backends.eager.region import (
     wanted_results,
 )
 from archc.backends.eager.scope import Scope, write_sizes
-from archc.backends.eager.value import BOOL, DATA, INT, KIND_OF, NUMBER, Value
-from archc.backends.expression import Text
+from archc.backends.eager.value import BOOL, DATA, INT, KIND_OF, NUMBER, TOTAL, Value
+from archc.backends.expression import ATOM, Text
 from archc.backends.index import aligned
 from archc.backends.writer import COLUMNS, INDENT, Names, Writer, identifier, quoted, rooms_for
 
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
 from archc.ir.graph import Node
+from archc.ir.running_sums import running_sums
 
 
 class RecurrenceFunction:
@@ -132,7 +133,8 @@ class RecurrenceFunction:
         before, after = carry.states(scope, self.node)
         layouts = {scope.graph[u].op.name: scope.graph[u] for u in scope.graph.users(self.node.id)}
         targets = {name: scope.names.fresh(layouts[name].name or name) for name in self.results}
-        arguments = [value.text.text for value in self.values.values()]
+        sums = self._running_sums(layouts)
+        arguments = [self._given(value, bool(sums)) for value in self.values.values()]
         self.before, self.after = before, self._named_finals(after)
         self.targets, self.given = targets, given
         left = ", ".join([*targets.values(), *self.after])
@@ -142,10 +144,24 @@ class RecurrenceFunction:
             name: Value(
                 Text(text),
                 scope.node_layout(layouts[name]),
-                KIND_OF[self.op.body[outputs[name]].type.dtype],
+                TOTAL if name in sums else KIND_OF[self.op.body[outputs[name]].type.dtype],
             )
             for name, text in targets.items()
         }
+
+    def _running_sums(self, layouts: Mapping[str, Node]) -> list[str]:
+        """The real results, if one is a sum along the tokens that keeps float32: all are as wide as
+        what is given."""
+        if not {node.id for node in layouts.values()} & running_sums(self.scope.graph):
+            return []
+        outputs = self.op.body.outputs
+        return [n for n in self.results if self.op.body[outputs[n]].type.dtype == "real"]
+
+    def _given(self, value: Value, wide: bool) -> str:
+        """An argument of the call; `wide`: in float32 at least."""
+        if not wide or value.kind in (INT, BOOL, NUMBER):
+            return value.text.text
+        return f"{value.text.at(ATOM)}.to({self.scope.ask('wide')})"
 
     def _named_finals(self, after: list[str]) -> list[str]:
         """Names for the states after the last token, where something reads them."""

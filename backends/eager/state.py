@@ -24,7 +24,7 @@ REAL, WIDE = "**real", "**wide"
 def state_class(parts: Parts) -> Writer:
     """`class LayerState(NamedTuple)`: one field for each thing that is kept."""
     writer, fields = Writer(), parts.memory.fields
-    wide = [field.name for field in fields if field.kind == "state"]
+    wide = [field.name for field in fields if field.wide]
     shared = [f.name for f in fields if f.axes and f.axes[0].kind != "batch"]
     grows = [field.name for field in fields if field.kind == "seen" and field.count is None]
     told = [("wide", wide), ("shared", shared), ("grows", grows)]
@@ -125,6 +125,7 @@ def first(parts: Parts, scope: Scope, field: Field, real: str, wide: str) -> str
         room = f"min(capacity, {latest})" if latest else _room(parts, scope, stream)
         lengths[[axis.name for axis in field.axes].index(stream)] = room
     kind = DTYPES.get(field.dtype)
+    real = scope.ask(wide) and wide if field.wide else real
     kind = f"device={scope.device}, dtype={kind}" if kind else real
     return f"torch.zeros({', '.join(lengths)}, {kind})"
 

@@ -15,8 +15,8 @@ SHORT = "short"
 """The kind of reals in the inputs' dtype whose sums are in float32."""
 
 TOTAL = "total"
-"""The kind of logs of a softmax's totals: they, and what meets them, are in float32 at least, until
-a product of tensors."""
+"""The kind of logs of a softmax's totals and of sums along the tokens (`archc/ir/running_sums.py`):
+they, and what meets them, are in float32 at least, until a product of tensors."""
 
 PLACES = "places"
 """The kind of truth values that are given as lists: along one dim, the places that hold."""

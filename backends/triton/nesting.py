@@ -81,7 +81,8 @@ def nested(program: lang.Program) -> dict[lang.Value, int]:
 
 
 def with_places(
-    program: lang.Program, nested: Mapping[lang.Value, int],
+    program: lang.Program,
+    nested: Mapping[lang.Value, int],
     twins: Mapping[lang.Value, lang.Value],
 ) -> dict[lang.Statement, lang.Statement]:
     """The masks that say which places of a block along a dim are inside, each with what makes these
