@@ -14,13 +14,14 @@ from typing import Any
 
 import sympy
 
-from archc.attention.weighted_sum import Source, WeightedSum
+from archc.attention.weighted_sum import Bound, Source, WeightedSum
 from archc.dims import Axis
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import NEVER, READ, READER, Sweep, Tokens, clean
 from archc.lowering.attention_forward import summed
 from archc.lowering.attention_gradient import Gradient, gradient_of_readers, gradient_of_tokens
-from archc.tile.compose import Tile
+from archc.lowering.formula import Known
+from archc.tile.compose import Tile, ceil_div
 from archc.tile.language import Buffer, Program
 from archc.tile.unread import swept
 
@@ -59,13 +60,87 @@ class SpanSweep(Sweep):
             for role, begin in self.begins.items()
         }
 
-    def begin_of(self, role: str) -> Tile:
+    def begin_of(self, role: str) -> Tile | None:
         """Where the tokens of a span begin in memory."""
         return self.begins[role]
 
     def inside_of(self, tokens: Tokens, role: str) -> Tile:
         """Whether tokens are before the end of their span."""
         return (tokens.at < self.ends[role]).named("in_t" if role == READER else "in_s")
+
+
+NEAR = 4
+"""The levels of the tree, from the smallest spans on, that a forward reads in one walk."""
+
+
+class NearSweep(SpanSweep):
+    """A program of a block of readers, one of the smallest spans, and of all of these before it in
+    2^NEAR of them. What moves from level to level is in memory as it is at each, one level after
+    the other; a block is of the level at which its span and the reader's part."""
+
+    def in_memory(self) -> dict[str, sympy.Expr]:
+        """All tokens of a sequence."""
+        self.TOKENS, self.LEVELS = self.k.sizes("TOKENS", "LEVELS", varying=True)
+        return dict.fromkeys((READER, READ), self.TOKENS)
+
+    def _size(self, source: Source, axis: Axis) -> sympy.Expr:
+        levels = axis.kind == "batch" and source.name in self.fold.moved
+        return self.B * self.LEVELS if levels else super()._size(source, axis)
+
+    def stand(self) -> None:
+        """The grid: sequences, heads, and blocks of readers, which read what is before them."""
+        Sweep.stand_among_heads(self)
+        block = self.BLOCK[READER]
+        first = (self.k.program("block", ceil_div(self.TOKENS, block)) * block).named("first")
+        self.lengths = {READER: self.k.lift(self.TOKENS), READ: first}
+        self.level = self.k.lift(0, "i32")
+        self.stand_on(first)
+
+    def begin_of(self, role: str) -> Tile | None:
+        """Sequences begin at 0."""
+        return None
+
+    def inside_of(self, tokens: Tokens, role: str) -> Tile:
+        """Whether tokens are before the end."""
+        return (tokens.at < self.lengths[role]).named("in_t" if role == READER else "in_s")
+
+    def _range(self, bounds: Sequence[Bound]) -> tuple[Tile, Tile, Tile, Tile]:
+        low, whole_low, whole_high, high = super()._range(bounds)
+        near = self.BLOCK[READER] * 2**NEAR
+        return self.k.apply("max", low, self.first // near * near), whole_low, whole_high, high
+
+    def index(
+        self, source: Source, tokens: Tokens | None, part: int = 0, at_table: Tile | int = 0
+    ) -> list[Tile | int]:
+        """The index of a source along each axis of its memory: what moves, at the level at hand."""
+        batch, *found = super().index(source, tokens, part, at_table)
+        if source.name in self.fold.moved:
+            batch = self.level * self.B + batch
+        return [batch, *found]
+
+    def loaded(self, role: str, tokens: Tokens | None, masks: Sequence[Tile]) -> dict[str, Known]:
+        """Sources of a kind; with what is read, the level that it is of."""
+        if role == READ and tokens is not None and tokens.first is not None:
+            zero, one = (self.k.lift(number, "i32") for number in (0, 1))
+            self.level = zero
+            for level in range(1, NEAR):
+                size = self.BLOCK[READ] * 2**level
+                alike = (tokens.first // size).equals(self.first // size)
+                self.level = self.level + self.k.where(alike, zero, one)
+            self.level = self.level.named("level")
+        return super().loaded(role, tokens, masks)
+
+    def products(self, mine: dict[str, Known], other: dict[str, Known]) -> dict[str, Known]:
+        """The products of a block of pairs, of a reader's vectors at the level at hand."""
+        moved = [s for s in self.fold.sources if s.name in self.fold.moved and s.role == READER]
+        own = {source.name: self.load(source, self.mine, ()) for source in moved}
+        return super().products(mine | own, other)
+
+
+def near_spans(fold: WeightedSum, name: str = "attend_near_spans") -> Program:
+    """The same with what is in spans before of the first NEAR levels."""
+    doc = "A block of readers walks the blocks before it of the shortest levels, after its own."
+    return _forward(NearSweep(fold, name, doc, READER, 4, 2), True)
 
 
 def first_span(fold: WeightedSum, name: str = "attend_span") -> Program:

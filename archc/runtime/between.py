@@ -18,6 +18,9 @@ from torch.nn import functional as F
 
 from archc.runtime.tokens import in_rows
 
+NEAR = 4
+"""The levels, from the smallest spans on, that a forward reads in one walk."""
+
 SHORTEST = 64
 """Tokens of the smallest spans, where each has one outer product; of more, as many fewer."""
 
@@ -189,11 +192,13 @@ def padded(x: Tensor, tokens: int) -> Tensor:
 
 class Moves(NamedTuple):
     """Kernels of what is at the borders of spans: of the smallest ones, of `rows` of q and k at
-    those of spans of twice the length, and of the matrices of these."""
+    those of spans of twice the length, and of the matrices of these; of rows, too, `keeping` those
+    that change."""
 
     borders: Callable
     rows: Callable
     join: Callable
+    keeping: Callable
 
 
 class Tree:
@@ -239,17 +244,18 @@ class Tree:
         `kept` as they were, where there is room."""
         B, h, count, K, _ = self.P.shape
         joined = self.P.new_empty((B, h, -(-count // 2), K, K))
-        self.moves.rows(self.P, self.both, *kept, self.tokens, size)
+        move = self.moves.keeping if kept else self.moves.rows
+        move(self.P, self.both, *kept, self.tokens, size)
         self.moves.join(self.P, joined, self.tokens, size)
         self.P = joined
 
 
 def between_forward(
-    moves: Sequence[Callable], inside: Callable, across: Callable, given: Given
+    moves: Sequence[Callable], inside: Callable, near: Callable, across: Callable, given: Given
 ) -> tuple[Tensor, Tensor]:
     """o [B, T, heads ..., V], and the log of the sum of weights [B, heads ..., T] in float32: the
-    smallest spans by the kernel `inside`, what is in spans before by `across`; `moves` as those of
-    a tree."""
+    smallest spans by the kernel `inside`, what is in spans before by `near` of the first levels at
+    once, and by `across` of others; `moves` as those of a tree."""
     first, last = given.sources[given.ends[0]], given.sources[given.values].shape[-1]
     (B, T), heads = first.shape[:2], first.shape[2:-1]
     wide = torch.promote_types(first.dtype, torch.float32)
@@ -258,19 +264,28 @@ def between_forward(
     lse = first.new_empty((B, *heads, tokens), dtype=wide)
     for share in shares_of(given):
         tree = Tree(Moves(*moves), share.given(given))
-        add_values(tree, inside, across, share.of(o), share.of(lse, 1))
+        add_values(tree, (inside, near, across), share.of(o), share.of(lse, 1))
         del tree
     lse.masked_fill_(lse == -torch.inf, 0.0)
     return o[:, :T].to(first.dtype).contiguous(), lse[..., :T].contiguous()
 
 
-def add_values(tree: Tree, inside: Callable, across: Callable, o: Tensor, lse: Tensor) -> None:
+def add_values(tree: Tree, kernels: Sequence[Callable], o: Tensor, lse: Tensor) -> None:
     """Find o and the log of the sum of weights of all tokens of whole spans, -inf where nothing is
     read."""
-    numbers = tree.given.numbers
+    (inside, near, across), numbers = kernels, tree.given.numbers
     inside(*tree.first_sources(), o, lse, alone(tree.tokens, tree.short), *numbers)
     del tree.left, tree.right
-    for size in sizes_of(tree.tokens, tree.short):
+    sizes = sizes_of(tree.tokens, tree.short)
+    first, further = sizes[:NEAR], sizes[NEAR:]
+    if first:
+        rows = tree.q.new_empty((len(first), *tree.q.shape))
+        for own, size in zip(rows, first, strict=True):
+            tree.climb(size, own)
+        rows = rows.flatten(0, 1)
+        near(*tree.sources(rows, rows), o, lse, alone(tree.tokens, tree.short), *numbers)
+        del rows
+    for size in further:
         for part in parts_of(tree.tokens, size):
             across(*tree.sources(tree.q, tree.k), o, lse, part, *numbers)
         if 2 * size < tree.tokens:

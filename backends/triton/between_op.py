@@ -16,7 +16,13 @@ from archc.backends.writer import Writer
 from archc.attention.between import Between, rows_of_token
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.lowering.attention import numbers_of
-from archc.lowering.attention_spans import another_span, first_span, span_readers, span_tokens
+from archc.lowering.attention_spans import (
+    another_span,
+    first_span,
+    near_spans,
+    span_readers,
+    span_tokens,
+)  # fmt: skip
 from archc.lowering.span_borders import borders, of_borders
 from archc.lowering.span_levels import climb, descend, join
 from archc.tile.language import Program
@@ -68,6 +74,29 @@ class SpanOp(FoldOp):
         self.file.sections.append(writer.text())
 
 
+class NearOp(SpanOp):
+    """The function that launches the kernel of the first levels of the tree at once."""
+
+    def _sizes(self) -> dict[str, str]:
+        """The same; what moves has all levels in place of sequences."""
+        moved = next(name for name in self.arguments if name in self.fold.moved)
+        levels = f"{self.arguments[moved]}.shape[0] // lse.shape[0]"
+        return super()._sizes() | {"B": "lse.shape[0]", "LEVELS": levels}
+
+    def write_function(self) -> None:
+        """The function of the values."""
+        program = self._program(near_spans, "")
+        arguments = [*self.arguments.values(), "o", "lse", "part", *self.given]
+        doc = "Launch the kernel of values, of spans before of the first levels."
+        writer = Writer().define(self.title, arguments, [doc])
+        self._prepare(writer)
+        sizes = self._write_sizes(writer, self._lengths())
+        writer.line("rows = columns = part.pitch")
+        writer.line('options = {"num_warps": span_warps(data), "num_stages": 2}')
+        self._launch(writer, program, sizes)
+        self.file.sections.append(writer.text())
+
+
 class BetweenOp(FoldOp):
     """The ops of a sum through matrices between. What their ranks are made of enters behind the
     other sources."""
@@ -80,6 +109,7 @@ class BetweenOp(FoldOp):
         super().__init__(file, replace(whole, sources=(*whole.sources, *self.paths)), title, False)
         self.inside = SpanOp(file, between.inside, whole, f"{title}_inside", True)
         self.across = SpanOp(file, between.across, whole, f"{title}_across", False)
+        self.near = NearOp(file, between.across, whole, f"{title}_near", False)
 
     @property
     def spans(self) -> tuple[SpanOp, SpanOp]:
@@ -124,9 +154,9 @@ class BetweenOp(FoldOp):
         doc = "Launch the kernel of q and k at the borders of spans of twice the length."
         self._level(climb(f"{self.title}_climb_kernel"), doc, True)
         self._level(join(f"{self.title}_join_kernel"), "Launch the kernel of their matrices.")
+        doc = f"{doc[:-1]}, which keeps what changes."
+        self._level(climb(f"{self.title}_climb_keeping_kernel", keeps=True), doc, True)
         if learned:
-            doc = f"{doc[:-1]}, which keeps what changes."
-            self._level(climb(f"{self.title}_climb_keeping_kernel", keeps=True), doc, True)
             doc = "Launch the kernel of the gradients of a level, from those of the next."
             self._level(descend(f"{self.title}_descend_kernel"), doc)
 
@@ -182,12 +212,13 @@ class BetweenOp(FoldOp):
         for op in self.spans:
             beside = [self.between.left.name, self.between.right.name] if op.first else []
             op.write_functions([*learned, *beside] if learned else [])
+        self.near.write_function()
         doc = f"`{self.title}` by spans: within each, then what each reads of the one before."
         writer = Writer().define(f"{self.title}_launch", self.parameters, [doc], op=True)
         self._prepare(writer)
         self._given(writer)
-        kernels = [self._moves("borders", "climb", "join")]
-        kernels += [f"{op.title}_launch" for op in self.spans]
+        kernels = [self._moves("borders", "climb", "join", "climb_keeping")]
+        kernels += [f"{self.inside.title}_launch", self.near.title, f"{self.across.title}_launch"]
         writer.call("o, lse = between_forward(", [*kernels, "given"], ")")
         writer.line("return o, lse")
         self.file.sections.append(writer.text())
@@ -200,7 +231,7 @@ class BetweenOp(FoldOp):
         writer.line("d_o = d_o.to(data)")
         names = [source.name for source in self.between.whole.sources]
         places = ", ".join(str(names.index(name)) for name in self.fold.learned)
-        kernels = [self._moves("borders", "climb_keeping", "join")]
+        kernels = [self._moves("borders", "climb", "join", "climb_keeping")]
         kernels += [self._moves("of_borders", "descend")]
         kernels += [f"({op.title}_readers, {op.title}_tokens)" for op in self.spans]
         given = [*kernels, f"[{places}]", "given", "d_o", "o", "lse"]

@@ -18,7 +18,13 @@ from archc.attention.weighted_sum import Source, WeightedSum
 from archc.compile import slopes_of
 from archc.ir.sizes import evaluate
 from archc.lowering.attention import numbers_of
-from archc.lowering.attention_spans import another_span, first_span, span_readers, span_tokens
+from archc.lowering.attention_spans import (
+    another_span,
+    first_span,
+    near_spans,
+    span_readers,
+    span_tokens,
+)
 from archc.lowering.span_borders import borders, of_borders
 from archc.lowering.span_levels import climb, descend, join
 from archc.runtime import between as between_module
@@ -69,6 +75,14 @@ KINDS = {
         spec("I - b[i] * w[i] @ w[i].T + c[i] * r[i] @ r[i].T", inputs="b[H], c[H], r[H, K]"),
         70, {},
     ),
+    "three ranks, many spans": (
+        spec("I - w[i] @ w[i].T - r[i] @ r[i].T - u[i] @ u[i].T", inputs="u[H, K], r[H, K]"),
+        300, {},
+    ),
+    "window of many spans": (
+        spec("I - w[i] @ w[i].T - r[i] @ r[i].T - u[i] @ u[i].T", inputs="u[H, K], r[H, K]",
+             range="t - n < s <= t", sizes="n"), 200, {"n": 90},
+    ),
     "a rate, and none": (
         spec("I - b[i] * w[i] @ w[i].T + u[i] @ w[i].T", inputs="b[H], u[H, K]"), 70, {},
     ),
@@ -116,13 +130,20 @@ class Trial(FoldTrial):
         }  # fmt: skip
         read = next(s for s in self.fold.sources if s.role == "read")
         sizes = {**self.plain, **{f"N_{name}": n for name, n in known.items()}}
-        sizes |= {"B": tensors[read.name].shape[0], "TOKENS": tensors["lse"].shape[-1]}
+        B = tensors["lse"].shape[0]
+        sizes |= {
+            "B": B,
+            "LEVELS": tensors[read.name].shape[0] // B,
+            "TOKENS": tensors["lse"].shape[-1],
+        }
         sizes |= {"T": part.readers, "S": part.read, "POS": part.pos, "START": 0}
         sizes |= {"N_SPANS": part.spans, "PITCH": part.pitch}
         sizes |= {"FIRST_T": part.first_reader, "FIRST_S": part.first_read}
         lengths = {f"BLOCK_{s.dim.name}": max(16, 1 << (known[s.dim.name] - 1).bit_length())
                    for s in self.fold.sources if s.dim is not None}  # fmt: skip
-        constants = {"IO": "f64", "PRECISION": "ieee", "BLOCK_T": 64, "BLOCK_S": 64, **lengths}
+        block = part.pitch if make is near_spans else 64
+        blocks = {"BLOCK_T": block, "BLOCK_S": block, **lengths}
+        constants = {"IO": "f64", "PRECISION": "ieee", **blocks}
         run(program, {b.name: tensors[b.name] for b in program.buffers}, sizes, constants, True)
 
     @property
@@ -204,6 +225,12 @@ def level_of(program: Program) -> Callable:
     return launch
 
 
+def moves_of(between: Between) -> tuple[Callable, ...]:
+    """The functions of the kernels of a tree."""
+    levels = (climb(), join(), climb(keeps=True))
+    return (borders_of(between, borders), *map(level_of, levels))
+
+
 def of_node(case: FoldTrial, node: int, d: Tensor) -> list[Tensor | None]:
     """The gradients of what enters the body from that of a value of it."""
     (value,) = case.values(node)
@@ -262,17 +289,17 @@ def check(name: str, batch: int) -> None:
     learned = [*inputs.values()]
     slopes = torch.autograd.grad(wanted, learned, d_o, allow_unused=True)
     given = given_of(case, between)
-    first, last = (borders_of(between, make) for make in (borders, of_borders))
-    moves = [(first, level_of(climb(keeps=keeps)), level_of(join())) for keeps in (False, True)]
+    last, moves = borders_of(between, of_borders), moves_of(between)
     first, further = kernels(between, case, {"inside": first_span, "across": another_span})
-    o, lse = between_forward(moves[0], first, further, given)
+    _, near = kernels(between, case, {"inside": first_span, "near": near_spans})
+    o, lse = between_forward(moves, first, near, further, given)
     assert distance(o, case.as_made(wanted.detach())) < 1e-11
     pairs = [kernels(between, case, {"a": make, "b": make}) for make in (span_readers, span_tokens)]
     inside, across = zip(*pairs, strict=True)
     names = [source.name for source in between.whole.sources]
     places = [names.index(name) for name in between.whole.learned]
     d_o, of_moves = case.as_made(d_o).contiguous(), (last, level_of(descend()))
-    made = between_backward(moves[1], of_moves, inside, across, places, given, d_o, o, lse)
+    made = between_backward(moves, of_moves, inside, across, places, given, d_o, o, lse)
     found = [torch.zeros_like(x) for x in learned]
     ranks = [each for rank in between.ranks for each in (rank.u, rank.w)]
     of_sources = [case.fold.source(name) for name in between.whole.learned]
