@@ -35,10 +35,12 @@ def solve(v: Values, node: Node, place: Place) -> Made:
     names = [(symbol, size(str(symbol))) for symbol in v.size(steps).free_symbols]
     most = v.size(steps).subs(names)
     turns = v.k.lift(most, "i32")  # options may be declared as real ones
-    return Padded(conjugate_gradients(v.k, a.tile, b.tile, turns, most), b.zero)
+    return Padded(conjugate_gradients(v.k, a.tile, b.tile, turns, most, v.has_columns), b.zero)
 
 
-def conjugate_gradients(k: Composer, a: Tile, b: Tile, turns: Tile, most: Length) -> Tile:
+def conjugate_gradients(
+    k: Composer, a: Tile, b: Tile, turns: Tile, most: Length, columns: bool = False
+) -> Tile:
     """z with A z = b after some steps at most; they end where a system is solved."""
     row, col = a.value.type.names
     z, rest = k.full(0.0, *b.dims), (b * b).sum(row)
@@ -51,7 +53,10 @@ def conjugate_gradients(k: Composer, a: Tile, b: Tile, turns: Tile, most: Length
     carried = [z.named("z"), b, b, rest.named("rest"), done.named("turn")]
     with k.repeat(going(rest, done), *carried, most=most) as turn:
         z, r, p, rest, done = turn.carried
-        y = (a * p.along(**{row: col})).sum(col)
+        if columns:  # a is symmetric
+            y = (a * p).sum(row).along(**{col: row})
+        else:
+            y = (a * p.along(**{row: col})).sum(col)
         scale = rest / (p * y).sum(row)
         r_next = r - scale * y
         after = (r_next * r_next).sum(row)

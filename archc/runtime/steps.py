@@ -33,6 +33,11 @@ def step_warps(numbers: int, most: int) -> int:
     return min(most, 1 << (max(0, numbers * 7 // 8 - 1) // 2048).bit_length())
 
 
+def token_options(columns: int) -> dict[str, int]:
+    """The options of a launch whose threads have a column each."""
+    return {"num_warps": max(1, columns // 32), "num_stages": 2}
+
+
 def on_gpu(*tensors: Tensor) -> bool:
     """Whether kernels can do it: on one GPU, in their dtypes."""
     kinds, device = (torch.float32, torch.bfloat16, torch.float16), tensors[0].device

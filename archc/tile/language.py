@@ -89,7 +89,8 @@ class Buffer:
     `rows`: the one axis whose stride is an argument, as slices of a wider tensor have it; of the
     axes before it strides follow from that one, and those after it are contiguous. Else it is
     contiguous in the order of the axes. `optional`: it may be missing at launch, and is touched in
-    a branch on `Given` alone."""
+    a branch on `Given` alone. `anywhere`: machine code knows nothing of where rows begin, so that a
+    thread has single numbers of them, and the threads beside it the next ones."""
 
     name: str
     axes: tuple[tuple[str, sympy.Expr], ...]
@@ -98,6 +99,7 @@ class Buffer:
     doc: str = ""
     optional: bool = False
     rows: str = ""
+    anywhere: bool = False
 
     @property
     def steps(self) -> tuple[str, ...]:

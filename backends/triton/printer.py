@@ -58,6 +58,8 @@ def to_triton(program: lang.Program, printing: type[Printer] | None = None) -> s
     printer, body = _printed(program, by)
     known = _mentioned(program, body)
     names = [name for name in program.varying if name in known]
+    apart = [buffer for buffer in program.buffers if buffer.anywhere]
+    names += [printer.names.stride(b, axis) for b in apart for axis in b.steps]
     varying = ", ".join(f'"{name}"' for name in names) + "," * (len(names) == 1)
     decorator = f"@kernel(varying=({varying}))" if varying else "@kernel"
     return "\n".join([*printer.joins, decorator, *_head(program, printer.names, known), *body, ""])

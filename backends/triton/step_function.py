@@ -18,7 +18,15 @@ from archc.backends.triton.dense import dense, laid_out
 from archc.backends.triton.grid_launch import GridLaunch, grid_launch
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_gradient import StepGradient, step_gradient
-from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch, Walk, walk_of
+from archc.backends.triton.step_launch import (
+    LOCALS,
+    AloneLaunch,
+    Given,
+    StepLaunch,
+    Walk,
+    alone_of,
+    walk_of,
+)
 from archc.backends.writer import Writer, in_tuple, quoted
 
 from archc.dims import Axis
@@ -82,6 +90,8 @@ class StepFunction(Again):
         self.states = {state: self.arguments[start(state)] for state in recurrence.states}
         self.after = {state: self.body.names.fresh(f"{state}_after") for state in recurrence.states}
         self.launch = StepLaunch(self.body, recurrence.op, walk)
+        alone = alone_of(walk)
+        self.alone = None if alone is None else AloneLaunch(self.body, recurrence.op, alone)
         numbers = [name for name, value in recurrence.values.items() if value.kind == NUMBER]
         self.spread = grid_launch(self.body, recurrence.op, walk, numbers, True)
         self.training = self._gradient(schedule, ops)
@@ -126,6 +136,8 @@ class StepFunction(Again):
         and states: its name there, and how its caller has it."""
         file, writer, body = self.scope.file, Writer(), self.body
         self.launch.write_kernel()
+        if self.alone is not None:
+            self.alone.write_kernel()
         if self.spread is not None:
             self.spread.write_kernel()
         lines = Writer()
@@ -283,7 +295,13 @@ class StepFunction(Again):
         self._in_rows(writer)
         writes = self._writes()
         self._rooms(writer, writes)
-        self.launch.write(writer, writes)
+        if self.alone is None:
+            self.launch.write(writer, writes)
+            return
+        with writer.block(f"if {self.alone.fits()}:"):
+            self.alone.write(writer, writes)
+        with writer.block("else:"):
+            self.launch.write(writer, writes)
 
     def _in_rows(self, writer: Writer) -> None:
         """The lines that copy what is not contiguous, as the kernel reads it."""

@@ -4,7 +4,7 @@ programs there are."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from archc.backends.eager.scope import Scope
 from archc.backends.triton.function import TORCH
@@ -22,13 +22,14 @@ from archc.ir import layer as ir
 from archc.ir.chunk import final, start
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.kernel import Kernel
+from archc.lowering.one_token import OneToken
 from archc.lowering.steps import BLOCK, INDICES, Stepping, held_by, stepping
 from archc.lowering.values import Refusal
 from archc.tile import language as tile
 
 LOCALS = (
     "part", "numbers", "weights", "moving", "in_turn", "warps", "spread", "rows", "splits",
-    "share", "exchange", "counter",
+    "share", "exchange", "counter", "options",
 )  # fmt: skip
 """Names of numbers that a launch needs."""
 
@@ -74,6 +75,18 @@ def walk_of(
     kernel = schedule.steps(own, name, not pools)
     made = stepping(kernel, numbers, pools)
     return made if isinstance(made, Refusal) else Walk(own, kernel, made)
+
+
+def alone_of(walk: Walk) -> Walk | None:
+    """The program for one token alone of a recurrence that solves a system with its state."""
+    kernel = walk.kernel
+    op: ir.Recurrence = kernel.graph[kernel.walk or 0].op
+    plain = kernel.split is None and kernel.rows is None and not kernel.summed
+    if not plain or not any(isinstance(node.op, ir.Solve) for node in op.body):
+        return None
+    own = replace(kernel, name=f"{kernel.name}_alone")
+    made = stepping(own, [*walk.made.numbers], True, OneToken)
+    return None if isinstance(made, Refusal) else Walk(walk.graph, own, made)
 
 
 class StepLaunch:
@@ -200,6 +213,29 @@ class StepLaunch:
             return ""
         pairs = [(given.after[s], given.before[s]) for s in sorted(self.made.whole_states)]
         return " or ".join(f"shares_memory({after}, {old})" for after, old in pairs)
+
+
+class AloneLaunch(StepLaunch):
+    """The same of the program for one token alone."""
+
+    def fits(self) -> str:
+        """Whether there is one token, and a thread has room for a column of a state."""
+        sides = sorted({self._side(state.axes[-2]) for state in self.op.states})
+        rows = " and ".join(f"{side} <= 128" for side in sides)
+        return f"{self.body.ask(self.body.lengths[self.op.stream.name])} == 1 and {rows}"
+
+    def _side(self, axis: Axis) -> str:
+        return f"step_block({self._size(axis)})"
+
+    def write(self, writer: Writer, given: Given) -> None:
+        """The launch."""
+        columns = max((self._side(state.axes[-1]) for state in self.op.states), key=len)
+        writer.line(f"options = token_options({columns})")
+        launch = ProgramLaunch(
+            self._buffers(given), self._sizes(given), self._constants(given), given.told,
+            options="options",
+        )  # fmt: skip
+        launch_program(writer, self.title, self.made.program, launch)
 
 
 def total(tiles: list[list[str]]) -> str:

@@ -18,7 +18,7 @@ from archc.ir.kernel import Kernel
 from archc.ir.meaning import evaluate_graph
 from archc.ir.plan import examples
 from archc.ir.sizes import Number, evaluate
-from archc.lowering.steps import INDICES, Stepping, stepping
+from archc.lowering.steps import INDICES, Stepping, Steps, stepping
 from archc.lowering.values import Refusal
 from archc.schedule.token_walks import steps, tokenwise
 from archc.tile.interpreter import run
@@ -96,10 +96,11 @@ def block(size: int, least: int) -> int:
 
 class Launch:
     """One launch of a walk, of numbers that are drawn. States are in rows of pools in any order,
-    where one sequence has none; `in_place`: they go back to where they came from."""
+    where one sequence has none; `in_place`: they go back to where they came from; `kind`: whose
+    program it is."""
 
-    def __init__(self, walk: Walk, tokens: int, in_place: bool):
-        self.kernel, self.in_place = walk.kernel, in_place
+    def __init__(self, walk: Walk, tokens: int, in_place: bool, kind: type[Steps] | None = None):
+        self.kernel, self.in_place, self.kind = walk.kernel, in_place, kind
         made = self.lowered(walk)
         assert not isinstance(made, Refusal), made
         self.made: Stepping = made
@@ -112,7 +113,7 @@ class Launch:
 
     def lowered(self, walk: Walk) -> Stepping | Refusal:
         """The program of a walk."""
-        return stepping(walk.kernel, (), not walk.learns)
+        return stepping(walk.kernel, (), not walk.learns, self.kind)
 
     def drawn(self, type: ir.Type) -> Tensor:
         """Numbers that every function has a value of; square matrices can be solved."""

@@ -13,11 +13,13 @@ from torch import Tensor
 
 import archc
 from archc.compile import lowered
+from archc.lowering.one_token import OneToken
 from archc.lowering.step_rules import conjugate_gradients
 from archc.lowering.steps import stepping
 from archc.lowering.values import Refusal
 from archc.tile.compose import Composer
 from archc.tile.interpreter import run
+from archc.tile.language import Load, Store, While, statements
 from archc.tile.resources import Launch as Resources
 from tests.lowering.stepped import Launch, Walk, kernels_in, walks, walks_of
 from tests.tile.cases import Case
@@ -89,6 +91,23 @@ def test_no_name_of_a_spec_is_another_one_of_a_program() -> None:
         assert isinstance(function, ast.FunctionDef)
         names = [argument.arg for argument in function.args.args]
         assert len({*names}) == len(names) and not {"tl", "program", "triton"} & {*names}
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_one_token_alone_reads_a_state_after_the_system_that_another_makes(in_place: bool) -> None:
+    """Beside the meaning, in float64; states are stored as soon as they are made."""
+    torch.manual_seed(0)
+    for unit in (5, 16):
+        (walk,) = walks("mesa", unit)
+        launch = Launch(walk, 1, in_place, OneToken)
+        assert launch.error() < LIMIT["mesa"]
+        (turns,) = (s for s in statements(launch.made.program.body) if isinstance(s.op, While))
+        kinds = [type(s.op) for s in statements(turns.blocks[0])]
+        assert Load not in kinds and Store not in kinds
+        body = [*statements(launch.made.program.body)]
+        at = body.index(turns)
+        states = [s for s in body if isinstance(s.op, Load) and s.op.buffer.rows]
+        assert [body.index(s) < at for s in states] == [True, False]
 
 
 def test_no_token_leaves_states_as_they_are() -> None:
