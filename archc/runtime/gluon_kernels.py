@@ -12,9 +12,12 @@ from archc.runtime.folds import is_copied
 from archc.runtime.jit import newer_assembler
 from archc.runtime.optional import fence_async_shared, gluon, triton
 
-SPECIALIZED_FROM, ROWS_FROM = 1024, 1 << 18
-"""Of so many tokens walked, and vectors of readers in all, such kernels take less time than those
-of Triton, of which more programs run at once: of half as many vectors they often take more."""
+SPECIALIZED_FROM = 1024
+"""Of so many tokens walked such kernels take less time than those of Triton."""
+
+ROWS_FROM = 1 << 18
+"""Of so many vectors of readers in all, too: of half as many they often take more, as more programs
+of Triton's run at once."""
 
 BLOCKS = {"forward": (128, 128), "readers": (128, 128), "tokens": (64, 128)}
 """How many readers and how many tokens read are in a block of such a kernel."""
