@@ -183,7 +183,7 @@ def plot(results: Path, to: Path) -> None:
     """The plot of memories at the usual shape, if they are recorded."""
     from archc.bench.chart import picture
 
-    path = results / "bench_memories.json"
+    path = results / "bench_memories_by_fla.json"
     if path.exists():
         found = _usual(recorded(json.loads(path.read_text(encoding="utf-8"))))
         timed = tuple(case for case in found.cases if OURS in _times(case))
