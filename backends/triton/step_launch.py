@@ -220,17 +220,21 @@ class AloneLaunch(StepLaunch):
 
     def fits(self) -> str:
         """Whether there is one token, and a thread has room for a column of a state."""
-        sides = sorted({self._side(state.axes[-2]) for state in self.op.states})
-        rows = " and ".join(f"{side} <= 128" for side in sides)
-        return f"{self.body.ask(self.body.lengths[self.op.stream.name])} == 1 and {rows}"
+        own = ([a for a in s.axes if a.kind == "dim"] for s in self.op.states)
+        matrices = [axes for axes in own if len(axes) > 1 and axes[-2].name not in self.op.heads]
+        rows = sorted({f"{self._side(axes[-2])} <= 128" for axes in matrices})
+        one = f"{self.body.ask(self.body.lengths[self.op.stream.name])} == 1"
+        return " and ".join([one, *rows])
 
     def _side(self, axis: Axis) -> str:
         return f"step_block({self._size(axis)})"
 
     def write(self, writer: Writer, given: Given) -> None:
-        """The launch."""
-        columns = max((self._side(state.axes[-1]) for state in self.op.states), key=len)
-        writer.line(f"options = token_options({columns})")
+        """The launch, of a thread for each column of the first system."""
+        body = self.op.body
+        system = next(node for node in body if isinstance(node.op, ir.Solve))
+        columns = body[system.operands[0]].type.axis(system.op.col)
+        writer.line(f"options = token_options({self._side(columns)})")
         launch = ProgramLaunch(
             self._buffers(given), self._sizes(given), self._constants(given), given.told,
             options="options",

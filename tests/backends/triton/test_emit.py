@@ -280,3 +280,25 @@ def test_memory_of_intermediates_is_given_back(spec: str) -> None:
             assert all(line < later[0].lineno for line in left), (function.name, name)
             gone |= {name} if left else set()
     assert "key_decay" in gone
+
+
+SOLVED = """layer Solved(H, K, V):
+    input q[H, K], k[H, K], v[H, V], g[H]
+    param lam[H, K]
+    a = sigmoid(g)
+    recurrence A[K, K'], G[K, V], z[K], n[] over H:
+        A[t] = a * A[t-1] + k @ k.T
+        G[t] = a * G[t-1] + k @ v.T
+        z[t] = a * z[t-1] + k
+        n[t] = a * n[t-1] + 1
+        p    = solve(A[t] + diag(softplus(lam)), q, iterations = 20)
+        o    = (G[t].T @ p) / (n[t] + abs(z[t].T @ p))
+    output o
+"""
+
+
+def test_a_system_may_stand_beside_states_of_any_dims() -> None:
+    """Threads have the columns of the system; vectors and numbers have none."""
+    text = compile.text_of(archc.parse(SOLVED).layer, "triton")
+    assert "options = token_options(step_block(K))" in text
+    assert "T == 1 and step_block(K) <= 128:" in text
