@@ -252,10 +252,17 @@ def fla_rwkv7(sizes: Mapping[str, Any]) -> nn.Module:
 
 
 def fla_token(layer: nn.Module, before: Tensor) -> Callable[[Tensor], Tensor]:
-    """A token after others, by fla's cache, which a layer replaces its states in."""
+    """A token after others, by fla's cache. A layer puts new states into it and lets go of those
+    it read, which a CUDA graph reads again: they are kept, and every call begins with them."""
     cache = function("fla.models.utils:Cache")()
     layer(before, past_key_values=cache, use_cache=True)
-    return lambda x: layer(x, past_key_values=cache, use_cache=True)[0]
+    kept = dict(cache[0])
+
+    def token(x: Tensor) -> Tensor:
+        cache[0].update(kept)
+        return layer(x, past_key_values=cache, use_cache=True)[0]
+
+    return token
 
 
 def torch_lstm_token(layer: nn.Module, before: Tensor) -> Callable[[Tensor], Tensor]:
