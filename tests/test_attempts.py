@@ -47,14 +47,14 @@ MEMORY = '''layer Memory(d, H, K, V):
     output y[d] = o @ W_o
 '''
 
-MLP = '''layer MLP(d, e = 4 * d, eps = 1e-6):
+MLP = """layer MLP(d, e = 4 * d, eps = 1e-6):
     input x[d]
     param W_1[d, e]; W_2[e, d]; gain[d] = 1
     h = rmsnorm[d](x, eps) * gain
     output y[d] = silu(h @ W_1) @ W_2
-'''
+"""
 
-STACK = '''layer Block(d):
+STACK = """layer Block(d):
     input x[d]
     param W[d, d']
     output y[d] = x + tanh(x @ W)
@@ -64,7 +64,7 @@ layer Stack(d, L = 4):
     repeat L as l:
         x = Block(d)(x)
     output x
-'''
+"""
 
 OPTION = """layer MLP(d, e = 4 * d, act = "silu"):
     input x[d]

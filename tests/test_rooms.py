@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HOMES = {"archc": ROOT / "archc", "archc.backends": ROOT / "backends"}
 
+
 @lru_cache
 def modules() -> dict[str, Path]:
     """The files of the compiler by name; links from one room to another are not followed."""

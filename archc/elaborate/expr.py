@@ -52,12 +52,20 @@ def inside(scope: Scope, value: Tensor, node: tree.Expr) -> Tensor:
     streams = [a.name for a in value.axes if a.kind == "stream"]
     readers = {along.axis.name for along in scope.indices.values()} | {"t"}
     if streams and not any(name in readers for name in streams):
+        other = streams[0]
+        helps = [f"index it: `{node.span.text}[{other}]`"]
+        if scope.attend.source != other:
+            helps = [
+                f"tokens of `{other}` are read in a block `attend all {other}:`",
+                f"to let them read, apply a layer along `{other}`: `Reads(...)(c, x)` of "
+                "`input x[d]` and `input c[e] along n`, whose block is `attend all n:`",
+            ]
         raise scope.error(
             "E0306",
-            f"`{node.span.text}` runs along `{streams[0]}`, not along the reader's tokens",
+            f"`{node.span.text}` runs along `{other}`, not along the reader's tokens",
             node.span,
             others=[(value.origin, "from here")],
-            helps=[f"index it: `{node.span.text}[{streams[0]}]`"],
+            helps=helps,
         )
     return group(scope, scope.frame.bring(value), node)
 

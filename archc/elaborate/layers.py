@@ -161,8 +161,9 @@ def apply(
         for value in values
     ]
     along, numbers = dict[str, Axis](), list[Tensor]()
+    swapped = _applied_along(scope, values, layer)
     for value, (_, declared) in zip(values, layer.inputs, strict=True):
-        _note_tokens(scope, target, value, declared, along, node.span)
+        _note_tokens(scope, target, value, declared, along, swapped, node.span)
         numbers.append(_typed(scope, value, declared, node.span))
     other = {name: axis for name, axis in along.items() if axis.name != name}
     outer = _caller_axes(scope, layer, args, {**axes, **other})
@@ -181,17 +182,20 @@ def _note_tokens(
     value: Tensor,
     declared: ir.Input,
     along: dict[str, Axis],
+    swapped: bool,
     span: Span,
 ) -> None:
     """Note in `along` the caller's sequence for one of the callee's, where it is another one: that
-    of an input, all of which is there at once. Refuse a value without tokens, or with those of
-    pairs or of blocks, and values of two sequences for one."""
+    of an input, all of which is there at once, and where a layer is applied along one (`swapped`)
+    also the own tokens. Refuse a value without tokens, or with those of pairs or of blocks, and
+    values of two sequences for one."""
     wanted = [axis for axis in declared.type.axes if axis.kind != "dim"]
     visible = {axis.name for axis in scope.visible(value)}
     got = [axis for axis in value.axes if axis.name not in visible]
     pairs = [(one, other) for one, other in zip(wanted, got, strict=False) if one != BATCH]
     fits = len(wanted) == len(got) and wanted[:1] == got[:1]
-    if fits and all(other in (one, *_of_inputs(scope)) for one, other in pairs):
+    others = [*_of_inputs(scope), *[TIME] * swapped]
+    if fits and all(other in (one, *others) for one, other in pairs):
         if any(along.setdefault(one.name, other) != other for one, other in pairs):
             one, other = pairs[0]
             message = f"values along `{other}` and `{along[one.name]}` enter `{target.decl.name}`"
@@ -199,6 +203,14 @@ def _note_tokens(
             raise scope.error("E0311", message, span, helps=helps)
         return
     raise _strange_tokens(scope, target, declared, [a for a in got if a not in wanted], span)
+
+
+def _applied_along(scope: Scope, values: Sequence[Tensor], layer: ir.Layer) -> bool:
+    """Whether a layer is applied along another sequence than the caller's own tokens, which are
+    there at once for it, as another sequence is for a layer along these."""
+    pairs = zip(values, layer.inputs, strict=True)
+    own = (value for value, (_, declared) in pairs if TIME in declared.type.axes)
+    return any(axis in _of_inputs(scope) for value in own for axis in value.axes)
 
 
 def _strange_tokens(
@@ -210,7 +222,7 @@ def _strange_tokens(
         message = f"`{declared.name}` of `{target.decl.name}` is along `{wanted}`, and gets tokens"
         helps = [
             f"all of `{wanted}` is there at once, and a layer's own tokens come one by one: read "
-            "these in an `attend s <= t`"
+            "these in an `attend s <= t`, or apply the layer along another sequence"
         ]
         return scope.error("E0311", message, span, helps=helps)
     message = f"`{declared.name}` of `{target.decl.name}` is a value per token, and gets one "

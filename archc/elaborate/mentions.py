@@ -101,12 +101,52 @@ def sizes_of(
 ) -> set[str]:
     """Names that a declaration uses as sizes, those that a size's default is made from among
     them; `ranges`: also those in ranges of tokens, which may be `none` instead."""
-    names = names_of_sizes(decl.body, module, read, depth, ranges)
+    names = names_of_sizes(decl.body, module, read, depth, ranges) | names_in_indices(decl.body)
     for parameter in reversed(decl.params):
         if parameter.name in names and parameter.default is not None:
             plain = {each.name for each in decl.params if each.default is None}
             names |= plain & set(free_names(parameter.default))
     return names
+
+
+def names_in_indices(body: Sequence[tree.Stmt]) -> set[str]:
+    """Names that whole numbers are made of which pick entries: n of `i = min(t - s, n)` where
+    `E[i]` or `take[K](x, i)` is, also where other names stand between."""
+    made: dict[str, list[tree.Expr]] = {}
+    ahead = list[tree.Expr]()
+    for part in walk(tuple(body)):
+        if isinstance(part, tree.Assign) and not part.by:
+            for target in part.targets:
+                made.setdefault(target.name, []).append(part.value)
+        elif isinstance(part, tree.Index):
+            ahead += part.items
+        elif isinstance(part, tree.Call) and _called(part) == "take":
+            ahead += [argument.value for argument in part.args[1:]]
+    names = set[str]()
+    while ahead:
+        found = _terms(ahead.pop()) - names
+        names |= found
+        ahead += [value for name in found for value in made.get(name, ())]
+    return names
+
+
+def _called(node: tree.Call) -> str | None:
+    """The name of what is called, `take` of `take[K](...)`."""
+    func = node.func.base if isinstance(node.func, tree.Index) else node.func
+    return func.id if isinstance(func, tree.Name) else None
+
+
+def _terms(node: tree.Expr) -> set[str]:
+    """The names of a whole number's terms and factors; not those of conditions in it."""
+    if isinstance(node, tree.Name):
+        return {node.id}
+    if isinstance(node, tree.Binary | tree.Unary):
+        parts = (node.arg,) if isinstance(node, tree.Unary) else (node.left, node.right)
+        return {name for part in parts for name in _terms(part)}
+    if not isinstance(node, tree.Call) or _called(node) not in ("min", "max", "where"):
+        return set()
+    values = [argument.value for argument in node.args]
+    return {name for value in values[_called(node) == "where" :] for name in _terms(value)}
 
 
 def names_of_sizes(

@@ -210,6 +210,8 @@ class Memory:
             ):
                 inner = memory_of(node.op.callee).refusal
                 return f"`{node.op.callee.name}` needs the whole sequence at once: {inner}"
+            if isinstance(node.op, ir.Call) and self._hands_over(node.op):
+                return f"`{node.op.callee.name}` reads all tokens along another sequence"
             lost = any("t" in self.graph[o].type.names for o in node.operands)
             region = isinstance(
                 node.op, ir.Recurrence | ir.Attend | ir.Call | ir.Result | ir.Window
@@ -218,6 +220,14 @@ class Memory:
                 number = ", and is no loss by its name, `..._loss`" if not node.type.axes else ""
                 return f"`{name}` is made from all tokens{number}"
         return None
+
+    def _hands_over(self, op: ir.Call) -> bool:
+        """Whether a layer that goes along another sequence reads the own tokens, all of them."""
+        streams = dict(op.axes)
+        return any(
+            axis.name in self.flow and name != "t" and name not in self.flow
+            for name, axis in streams.items()
+        )
 
     def _kept_from_others(self) -> set[int]:
         """Values made from other sequences that the layer's own tokens need again later."""

@@ -89,9 +89,7 @@ def compiled(score: str, kind: str, wide: int = 128, packed: bool = False) -> di
     return assembled_for(program, case, rows, columns, options, packed)
 
 
-def compiled_latent(
-    kind: str, heads: int, dtype: torch.dtype = torch.bfloat16
-) -> dict[str, int]:
+def compiled_latent(kind: str, heads: int, dtype: torch.dtype = torch.bfloat16) -> dict[str, int]:
     """The same of tokens that readers of a layer of latent attention have chosen one by one, of
     its own sizes, and of the scores that they choose by."""
     graph = rewrite(lowered(load_layer("dsa").layer), [choices_within]).graph

@@ -58,8 +58,15 @@ SCORES = {
 SIZES = {"H": 4, "K": 20, "V": 24}
 
 
-PACKED = ("capped", "sloped", "window, sink", "forgetting", "a table by distance", "both ways",
-          "softmax with signs")
+PACKED = (
+    "capped",
+    "sloped",
+    "window, sink",
+    "forgetting",
+    "a table by distance",
+    "both ways",
+    "softmax with signs",
+)
 
 
 @pytest.mark.parametrize(
@@ -205,8 +212,9 @@ def test_blocks_that_end_later_are_not_read():
         (spec(read="softmax(dropout({}, 0.1)) @ v[s]"), "a part of its weights is dropped"),
         (spec("sum[K](tanh(q[t] + k[s]))"), "a number for each channel"),
         (
-            spec(f"{PLAIN} + sum[M](relu((t - s) * a + b) * c)", params="a, b[M]; c[M, H]",
-                 sizes="M"),
+            spec(
+                f"{PLAIN} + sum[M](relu((t - s) * a + b) * c)", params="a, b[M]; c[M, H]", sizes="M"
+            ),
             "each pair has a number for each entry of `M`",
         ),
     ],

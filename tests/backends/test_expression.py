@@ -45,7 +45,11 @@ def test_numbers_are_written_as_one_writes_them(text: str):
 @pytest.mark.parametrize(
     "expr",
     [
-        d / H, (d - H) / 4, 3 * d / (H * 2), d * K, 96 * sympy.ceiling(d / 96),
+        d / H,
+        (d - H) / 4,
+        3 * d / (H * 2),
+        d * K,
+        96 * sympy.ceiling(d / 96),
         sympy.floor(d * base / 7),
     ],
 )

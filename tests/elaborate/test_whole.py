@@ -98,3 +98,25 @@ def test_an_index_beside_a_value_is_of_its_dim() -> None:
     """As ever, a lone `L'` beside a value of [L] is L; only indices among themselves make pairs."""
     text = MATRIX.format(lines="", value="x * index[L']")
     forms.same(text, {"x": randn(5)}, lambda x: x * torch.arange(5), L=5)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "i = max(0, min(t - s + N, 2 * N)); z = P[i]",
+        "i = where(t < s, 0, t - s) % N; z = take[M](P, i)",
+        "j = min(t - s, -(-N)); i = j; z = P[i]",
+    ],
+)
+def test_what_a_named_index_is_made_of_is_whole(lines: str) -> None:
+    """N stands in no shape, and beside an index all the same."""
+    body = "\n        ".join(lines.split("; "))
+    text = f"""layer L(d, N = 2, M = 9):
+    input x[d]
+    param P[M]
+    attend all s:
+        {body}
+        o = softmax(z + x[t].T @ x[s]) @ x[s]
+    output o
+"""
+    assert codes(text.replace("t - s", "max(0, t - s)")) == []

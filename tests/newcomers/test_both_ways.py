@@ -1,4 +1,4 @@
-"""Recurrences in both directions, beside torch's."""
+"""Recurrences in both directions, beside torch's; two sequences of which each reads the other."""
 
 from __future__ import annotations
 
@@ -76,3 +76,76 @@ def test_the_direction_of_a_block_stays() -> None:
     with pytest.raises(archc.ArchError, match="reversed") as caught:
         archc.parse(text)
     assert "above it" in str(caught.value)
+
+
+def joint(x: Tensor, c: Tensor, module: torch.nn.Module) -> tuple[Tensor, Tensor]:
+    """Torch's attention of both sequences, one behind the other, each by its own weights."""
+    own, other = module.get_submodule("project"), module.get_submodule("project_2")
+    read, into = torch.nn.functional.scaled_dot_product_attention, "bthk, hkd -> btd"
+
+    def made(z: Tensor, by: torch.nn.Module, name: str) -> Tensor:
+        value = torch.einsum("btd, dhk -> bhtk", z, by.get_parameter(f"W_{name}"))
+        if name == "v":
+            return value
+        norm = torch.nn.functional.rms_norm(value, value.shape[-1:], eps=1e-6)
+        return norm * by.get_parameter(f"g_{name}")
+
+    both = [torch.cat([made(x, own, n), made(c, other, n)], 2) for n in "qkv"]
+    found = read(*both).transpose(1, 2)
+    y = x + torch.einsum(into, found[:, : x.shape[1]], module.get_parameter("W_o"))
+    return y, c + torch.einsum(into, found[:, x.shape[1] :], module.get_parameter("U_o"))
+
+
+def test_two_sequences_that_read_each_other() -> None:
+    """A layer along another sequence reads the own tokens: values, gradients, packed sequences with
+    a row of the other each, and no state, as all tokens are read."""
+    spec = archc.load(str(HERE / "joint_attention.arch"))
+    module = spec.module(d=4, e=5, H=2, K=3, dtype=torch.float64)
+    x, c = leaf([2, 7, 4], 0), leaf([2, 5, 5], 1)
+    by = [x, c, *module.parameters()]
+    got, wanted = (
+        torch.cat([y.flatten(), z.flatten()]) for y, z in (module(x, c), joint(x, c, module))
+    )
+    torch.testing.assert_close(got, wanted)
+    torch.testing.assert_close(slopes(got, by), slopes(wanted, by))
+    y, z = module(x[:1], c, cu_seqlens=torch.tensor([0, 3, 7]))
+    for row, (begin, end) in enumerate([(0, 3), (3, 7)]):
+        Y, Z = joint(x[:1, begin:end], c[row : row + 1], module)
+        torch.testing.assert_close(y[:, begin:end], Y)
+        torch.testing.assert_close(z[row : row + 1], Z)
+    with pytest.raises(ValueError, match="reads tokens that come later"):
+        module(x, c, return_state=True)
+
+
+READS = """layer Reads(d):
+    input x[d]
+    input c[d] along m
+    param W[d, d']
+    attend all m:
+        o = softmax(x[t].T @ c[m]) @ c[m]
+    output y[d] = o @ W
+"""
+
+
+def test_what_another_sequence_reads_of_the_tokens_is_not_continued() -> None:
+    """Not by the layer that hands them over, and not by one that calls it."""
+    both = """layer Both(d):
+    input x[d]
+    input c[d] along m
+    output z[d] = Reads(d)(c, x)
+"""
+    outer = """layer Outer(d):
+    input x[d]
+    input c[d] along m
+    output z[d] = Both(d)(x, c)
+"""
+    for text in (READS + both, READS + both + outer):
+        module = archc.parse(text).module(d=2)
+        with pytest.raises(ValueError, match="reads all tokens along another sequence"):
+            module(torch.zeros(1, 3, 2), torch.zeros(1, 2, 2), return_state=True)
+
+
+def test_tokens_are_not_another_sequence_for_their_own_layer() -> None:
+    text = READS + "layer L(d):\n    input x[d]\n    output y[d] = Reads(d)(x, x)\n"
+    with pytest.raises(archc.ArchError, match="is along `m`, and gets tokens"):
+        archc.parse(text)

@@ -37,9 +37,7 @@ CASES = [("kda", 3, 1, 0), ("gla", 2, 1, 0), ("rwkv7", 6, 2, 1)]
 
 
 @pytest.mark.parametrize(("spec", "mixes", "shares", "entering"), CASES)
-def test_gradients_of_pairs_are_one_sum(
-    spec: str, mixes: int, shares: int, entering: int
-) -> None:
+def test_gradients_of_pairs_are_one_sum(spec: str, mixes: int, shares: int, entering: int) -> None:
     """One sum for each gradient, one for all gates that decay alike, and the same numbers."""
     before = backward(spec)
     after = with_joint_pairs(before)

@@ -88,9 +88,7 @@ def _requirement(layer: ir.Layer, kept: Kept, symbols: list[sympy.Symbol]) -> Un
     return None
 
 
-def _symbols(
-    graph: Graph, gates: list[Node], recurrence: Node, kept: Kept
-) -> list[sympy.Symbol]:
+def _symbols(graph: Graph, gates: list[Node], recurrence: Node, kept: Kept) -> list[sympy.Symbol]:
     """The sizes and options that go into values, and into what stands in the way in the body."""
     ids = {id for gate in gates for id in (gate.id, *graph.ancestors(gate.id))}
     body: Graph = recurrence.op.body

@@ -48,10 +48,11 @@ AT_ONCE = {
 ONE_BY_ONE = {
     "scores that leave": ATTENTION.replace("y[d] = o", "a"),
     "chosen tokens": ATTENTION.replace("o = a @ x[s]", "u = a @ x[s]").replace(
-        "    output", """    chosen = top(2, a)
+        "    output",
+        """    chosen = top(2, a)
     attend s <= t in chosen:
         o = softmax(q[t].T @ x[s]) @ x[s]
-    output"""
+    output""",
     ),
     "the mean of all tokens": "    output y[d] = x - mean[t](x)\n",
     "of all sequences": "    output y[d] = x - mean[batch, t](x)\n",
