@@ -26,6 +26,7 @@ from archc.lowering.turned import Turned, store_in_turn, sums_over
 from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Rules
 from archc.tile.early import early
 from archc.tile.handle import Tile
+from archc.tile.invariant import before_loops
 from archc.tile.joined import joined
 from archc.tile.language import Dim, Program
 from archc.tile.parts_first import parts_first
@@ -93,7 +94,7 @@ class _Kernel:
                 refused = self._store_all()
         if refused is not None:
             return refused
-        v, made = self.v, alike(self.v.k.done())
+        v, made = self.v, alike(before_loops(self.v.k.done()))
         steps = any(n.op.steps for n in self.kernel.graph if isinstance(n.op, ck.Chunks))
         made = made if self.kernel.walk is not None else parts_first(made)
         program = swept(joined(early(made, self.kernel.walk is not None, several=steps)))

@@ -18,7 +18,7 @@ from archc.lowering.kernel_values import made_here
 from archc.lowering.kernels import NOT_YET, Lowered
 from archc.lowering.values import Refusal
 from archc.tile.compose import Composer
-from archc.tile.language import Program, Value, statements
+from archc.tile.language import Dot, For, Program, Value, statements
 from tests.lowering.launches import OTHERS, launch, lowered_kernels, plans
 
 SPECS = (
@@ -210,3 +210,40 @@ def test_docstrings_have_formulas_and_dims() -> None:
 def _stored(found: object) -> set[str]:
     plan = found.plan  # type: ignore[attr-defined]
     return {name for each in plan.kernels for name in (*each.stores, *each.ends.values())}
+
+
+COLUMNS = """
+layer MomentumByColumns(H, K, V, R = 2):
+    input q[H, K], k[H, K, R], v[H, R, V], a[H], e[H], th[H, R]
+    kn = l2norm[K](k)
+    alpha = sigmoid(a)
+    eta   = sigmoid(e)
+    theta = sigmoid(th)
+    recurrence M[K, V], S[K, V] over H:
+        S[t] = eta * S[t-1] - kn @ diag(theta) @ (kn.T @ M[t-1] - v)
+        M[t] = alpha * M[t-1] + S[t]
+        o    = M[t].T @ q
+    output o
+"""
+
+
+def test_what_is_stored_by_columns_makes_its_products_before_them(tmp_path: Path) -> None:
+    """Keys whose last dim is R go column by column: an inverse and three products of pairs stood in
+    each turn, and their operands left no room in shared memory."""
+    path = tmp_path / "columns.arch"
+    path.write_text(COLUMNS)
+    turns = 0
+    for found in plans(str(path)):
+        for kernel, lowered in lowered_kernels(found):
+            assert isinstance(lowered, Lowered), lowered
+            for name, (stored, wanted) in launch(found, kernel, lowered).items():
+                torch.testing.assert_close(
+                    stored, wanted.to(stored.dtype), rtol=1e-7, atol=1e-9,
+                    msg=lambda m, name=name: f"{name}: {m}",
+                )  # fmt: skip
+            every = [s for s in statements(lowered.program.body) if isinstance(s.op, For)]
+            bodies = [s.blocks[0] for s in every if s.blocks[0].arguments[0].name.startswith("K")]
+            turns += len(bodies)
+            inside = [each for body in bodies for each in statements(body)]
+            assert not any(isinstance(each.op, Dot) for each in inside), kernel.name
+    assert turns
