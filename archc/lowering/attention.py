@@ -112,6 +112,8 @@ class Sweep:
         self.ahead: Tile | None = None
         self.copies = False  # whether a launch says if the copy engine reads whole blocks
         self.turned = False  # whether what is summed stands with the dim of values first
+        self.common: Tile | None = None  # what a softmax does not see: it is in all of its scores
+        self.left_out: Tile | None = None  # the same, where scores and their largest are without
         self.lengths = {READER: k.lift(self.T), READ: k.lift(self.S)}
 
     def equations(self, fold: WeightedSum) -> list[str]:
@@ -373,6 +375,10 @@ class Sweep:
                 found[source.name] = (x.high - anchor.high) + (x.low - anchor.low)
         return found
 
+    def own_sums(self) -> list[str]:
+        """The running sums of the tokens held: finite numbers."""
+        return [s.name for s in self.fold.sources if s.summed and s.role == self.held]
+
     def loaded(self, role: str, tokens: Tokens | None, masks: Sequence[Tile]) -> dict[str, Known]:
         """Every source of a kind, by name, and the squares of such vectors: those that turns load
         are loaded once more, as Triton has room for one block less of what is more than a factor
@@ -579,8 +585,14 @@ class Sweep:
         masked, and what is carried, what the next one gets."""
         found = [*carried]
         for part in self.parts():
+            self.left_out = None if part.masked else self.common
+            if self.left_out is not None:
+                found[0] = (found[0] - self.left_out).named("m")
             with self.k.loop(part.first, part.last, *found) as loop:
                 tokens = self.tokens(loop.index * self.BLOCK[self.walked], self.walked)
                 loop.next(*turn(tokens, part.masked, loop.carried))
             found = [*loop.results]
+            if self.left_out is not None:
+                found[0] = (found[0] + self.left_out).named("m")
+        self.left_out = None
         return found

@@ -9,7 +9,7 @@ from archc.attention.weighted_sum import Source, WeightedSum
 from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens
 from archc.lowering.attention_dropout import kept
 from archc.lowering.attention_walked import looked_up
-from archc.lowering.formula import Formula, tile
+from archc.lowering.formula import Formula, Known, tile
 from archc.tile.compose import Tile
 from archc.tile.language import Buffer, Program
 from archc.tile.unread import swept
@@ -40,11 +40,7 @@ def summed(
     score and the sum of weights before it. `first`: whether what enters a softmax's total alone is
     counted here, where it is not always. `before`: the same sums of other tokens, to begin with."""
     k, fold = w.k, w.fold
-    w.stand_at()
-    fixed = w.loaded("same", None, ())
-    mine = w.loaded(READER, w.mine, [w.in_mine])
-    w.formula(fold.pairs, w.sided({**fixed, **mine}, False), None).ready()
-    w.edges()
+    fixed, mine = _held(w)
     acc = (w.rows, w.dim(values.dim)) if values and values.dim else (w.rows,)
     acc = acc[::-1] if w.turned else acc
     carried = [] if fold.alone else [k.full(0.0, *acc).named("acc")]
@@ -61,7 +57,7 @@ def summed(
         inputs = looked_up(w, w.sided({**fixed, **mine, **other}, masked), s)
         inputs |= w.products(mine, other)
         formula = w.formula(fold.pairs, inputs, s)
-        score = formula.value(fold.pairs.outputs["score"]).named("score")
+        score = _score(w, formula).named("score")
         seen = w.visible(s, formula, masked)
         weighted = tile(other[values.name]) if values else None
         if fold.softmax:
@@ -73,6 +69,25 @@ def summed(
     if w.turned and fold.softmax:
         made[1] = made[1].sum("s").named("total")
     return made
+
+
+def _held(w: Sweep) -> tuple[dict[str, Known], dict[str, Known]]:
+    """What a program of readers reads before any token: for all of them, and for each."""
+    w.stand_at()
+    fixed, mine = w.loaded("same", None, ()), w.loaded(READER, w.mine, [w.in_mine])
+    formula = w.formula(w.fold.pairs, w.sided({**fixed, **mine}, False), None)
+    formula.ready()
+    if w.fold.softmax:
+        found = formula.common(w.fold.pairs.outputs["score"], w.own_sums())
+        w.common = None if found is None else found.named("common", "in all scores of a reader")
+    w.edges()
+    return fixed, mine
+
+
+def _score(w: Sweep, formula: Formula) -> Tile:
+    """The scores of a block of pairs, without what is left out."""
+    id = w.fold.pairs.outputs["score"]
+    return formula.value(id) if w.left_out is None else formula.rest(id, w.own_sums())
 
 
 def _begin(w: Sweep, sink: Tile | None, first: Tile | None) -> tuple[Tile, Tile]:

@@ -123,12 +123,17 @@ class Gradient(Sweep):
         inputs = self.sided({**self.fixed, **self.own, **other}, masked)
         inputs = looked_up(self, inputs, walked) | self.products(self.own, other)
         formula = self.formula(fold.pairs, inputs, walked)
-        score = formula.value(fold.pairs.outputs["score"]).over(self.rows, self.columns)
-        score = score.named("score")
+        made_of, common = fold.pairs.outputs["score"], None
+        if fold.softmax and self.held == READER:
+            common = formula.common(made_of, self.own_sums())
+        whole = common is None
+        score = formula.value(made_of) if whole else formula.rest(made_of, self.own_sums())
+        score = score.over(self.rows, self.columns).named("score")
         seen = self.visible(walked, formula, masked)
         p = score
         if fold.softmax:
-            p = k.apply("exp2", score * LOG2E - readers["lse"] * LOG2E).named("p")
+            log_total = readers["lse"] if common is None else readers["lse"] - common
+            p = k.apply("exp2", score * LOG2E - log_total * LOG2E).named("p")
         p = p if seen is None else k.where(seen, p, 0.0)
         factor = factor_of(self, formula, seen)
         p, *arrived = self._at_scores(p, factor, walked, other, readers)

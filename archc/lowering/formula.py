@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import sympy
@@ -77,6 +77,41 @@ class Formula:
         if id not in self.known:
             self.known[id] = self._value(self.graph[id])
         return self.known[id]
+
+    def common(self, id: int, names: Collection[str]) -> Tile | None:
+        """The sum of those terms of a value that are inputs of these names; None if none is."""
+        own = [term for term in self._terms(id) if self._is_given(term[1], names)]
+        return self._total(own) if own else None
+
+    def rest(self, id: int, names: Collection[str]) -> Tile:
+        """A value without the terms that are inputs of these names."""
+        return self._total([t for t in self._terms(id) if not self._is_given(t[1], names)])
+
+    def _terms(self, id: int, sign: int = 1) -> list[tuple[int, int]]:
+        """The sign and the node of each term of a sum of real numbers. A difference of running sums
+        is one term where they are not taken apart."""
+        node = self.graph[id]
+        apart = isinstance(node.op, ir.Elementwise) and node.op.fn in SUMS
+        if not apart or node.type.dtype == "int" or any(map(self._running, node.operands)):
+            return [(sign, id)]
+        signs = [-sign if node.op.fn != "add" else sign] * len(node.operands)
+        signs[0] = -sign if node.op.fn == "neg" else sign
+        pairs = zip(node.operands, signs, strict=True)
+        return [term for operand, own in pairs for term in self._terms(operand, own)]
+
+    def _is_given(self, id: int, names: Collection[str]) -> bool:
+        op = self.graph[id].op
+        found = self.inputs.get(op.name) if isinstance(op, ir.Input) else None
+        return isinstance(found, Tile) and isinstance(op, ir.Input) and op.name in names
+
+    def _total(self, terms: list[tuple[int, int]]) -> Tile:
+        """A sum of terms: those that are added first."""
+        (sign, first), *others = sorted(terms, key=lambda term: -term[0])
+        total = self._real(first) if sign > 0 else -self._real(first)
+        for sign, id in others:
+            given = self._spread([total, self._real(id)])
+            total = self.k.apply("add" if sign > 0 else "sub", *given)
+        return total
 
     def _value(self, node: Node) -> Tile:
         match node.op:

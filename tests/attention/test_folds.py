@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import sympy
 import torch
+from archc.backends.triton.printer import to_triton
 
 from archc.attention.bounds import up_to_the_reader
 from archc.attention.weighted_sum import Bound
@@ -99,6 +100,17 @@ def test_a_sink_that_takes_nothing_of_readers_that_read_nothing():
         for x in case.gradients(torch.ones(case.values(case.fold.node)[0].shape).double()).values()
     )
     assert case.forward()["o"].isfinite().all()
+
+
+def test_what_is_in_all_scores_of_a_reader_is_left_out_of_whole_blocks():
+    """The softmax does not see it: the largest score gets it back at the edges of the mask."""
+    score = f"{PLAIN} + (sum r in (s, t]: g[r]) - (sum r in (s, t]: f[r]), sink"
+    text = spec(score, "t - w < s <= t", params="sink[H]", inputs="g[H], f[H]", sizes="w")
+    case = launch(text, 90, **SIZES, w=70)
+    case.check()
+    printed = to_triton(forward(case.fold))
+    assert [printed.count(f" {sign} common") for sign in "-+"] == [1, 1]
+    assert "score = score_sum" not in printed
 
 
 @pytest.mark.parametrize("copied", [0, 1])
