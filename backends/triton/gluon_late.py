@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from archc.backends.triton.gluon_lines import Shared
 from archc.backends.triton.gluon_roles import Roles, Turns
-from archc.backends.triton.gluon_warps import Product, Weigher, advance, hurried
+from archc.backends.triton.gluon_warps import Product, Weigher
 from archc.backends.triton.spelling import INDENT
 
 from archc.tile import language as lang
@@ -80,33 +80,19 @@ class LateWeigher(Weigher):
         super().__init__(shared)
         self.late = dict(zip((turns.loop for turns in self.roles.turns), late, strict=True))
         self.shared.names |= {each.carried: "late_going" for each in late}
+        self.also = [("late_stage", "ring_stage"), ("late_phase", "ring_phase"), ("late_turn", "1")]
 
     def _loop(self, loop: Statement, needed: set[Value]) -> None:
-        late, block = self.late[loop], loop.blocks[0]
+        late = self.late[loop]
         if loop is self.roles.turns[0].loop:
             self._begin(late, loop)
-        start, stop, *given = loop.operands
-        index, *carried = block.arguments
-        for inner, value, result in zip(carried, given, loop.results, strict=True):
-            if inner is not late.carried:
-                self.line(f"{self.name(inner)} = {self.begun(inner, value)}")
-                self.shared.names[result] = self.name(inner)
-        self.line(f"for {self.name(index)} in range({self.name(start)}, {self.name(stop)}):")
-        self.depth += 1
-        self._turn(self.roles.turn(loop), needed)
-        both = [pair for pair in zip(carried, block.yields, strict=True) if pair[0] is not pair[1]]
-        pairs = [
-            (self.name(old), self.begun(old, new)) for old, new in both if old is not late.carried
-        ]
-        self._end()
-        pairs += [("late_stage", "ring_stage"), ("late_phase", "ring_phase"), ("late_turn", "1")]
-        left, right = (", ".join(side) for side in zip(*pairs, strict=True))
-        self.line(f"{left} = {right}")
-        advance(self)
-        self.depth -= 1
+        super()._loop(loop, needed)
         if loop is self.roles.turns[-1].loop:
             self._finish_late(late, loop)
-        self.turns = None
+            self.turns = None
+
+    def _is_handed_on(self, loop: Statement, carried: Value) -> bool:
+        return carried is not self.late[loop].carried
 
     def _begin(self, late: Late, loop: Statement) -> None:
         """The lines before all turns: nothing is to be weighed yet."""
@@ -129,23 +115,16 @@ class LateWeigher(Weigher):
 
     def _turn(self, turns: Turns, needed: set[Value]) -> None:
         late = self.late[turns.loop]
-        self.turns, self.ready, self.going = turns, set(), []
-        self.vectors = [*turns.vectors]
-        statements = turns.loop.blocks[0].statements
-        dots = [s for s in statements if isinstance(s.op, lang.Dot) and s is not late.dot]
+        self.turns = turns
         ring, tile = self._tile(late)
-        self.left = {name: 0 for name in turns.tiles if name != ring}
+        dots = self._begin_turn(turns, [name for name in turns.tiles if name != ring], late.dot)
         for dot in dots:
-            self.left[self._factors(dot)[1]] += 1
             self._dot(dot)
         self.line(f"mbarrier.wait({ring}_ready.index(late_stage), late_phase)")
         given = f"late_factor, {tile}, late_sum, is_async=True"
         self.line(f"late_going = warpgroup_mma({given})")
         self.going.append(Product(late.carried, "late_factor", ""))
-        there = {load.results[0] for load in turns.tiles.values()} | self.roles.loaded
-        there |= {dot.results[0] for dot in (*dots, *late.chain, late.dot)}
-        for statement in hurried(statements, there, needed):
-            self.let(statement)
+        self._rest(turns, needed, [s.results[0] for s in (*dots, *late.chain, late.dot)])
         self.line(
             f"late_next = gl.convert_layout({self.name(late.dot.operands[0])}, {self._kind(late)})"
         )

@@ -111,6 +111,7 @@ class Weigher(Lines):
         self.ready = set[str]()
         self.left: dict[str, int] = {}
         self.vectors = list[Value]()
+        self.also: list[tuple[str, str]] = []  # names that each turn hands on besides
 
     def write(self) -> None:
         """The lines of the program."""
@@ -150,24 +151,32 @@ class Weigher(Lines):
                 self.line(f"{self.name(value)}_held.index(W).store({self.name(value)})")
 
     def _loop(self, loop: Statement, needed: set[Value]) -> None:
-        block = loop.blocks[0]
-        start, stop, *given = loop.operands
+        """The lines of a loop: what it begins with, its turns, and what each hands on."""
+        block, (start, stop, *given) = loop.blocks[0], loop.operands
         index, *carried = block.arguments
-        for inner, value in zip(carried, given, strict=True):
+        handed = [
+            each for each in zip(carried, given, loop.results, block.yields, strict=True)
+            if self._is_handed_on(loop, each[0])
+        ]  # fmt: skip
+        for inner, value, result, _ in handed:
             self.line(f"{self.name(inner)} = {self.begun(inner, value)}")
-        self.shared.names |= {r: self.name(i) for r, i in zip(loop.results, carried, strict=True)}
+            self.shared.names[result] = self.name(inner)
         self.line(f"for {self.name(index)} in range({self.name(start)}, {self.name(stop)}):")
         self.depth += 1
         self._turn(self.roles.turn(loop), needed)
-        given = [*zip(carried, block.yields, strict=True)]
-        pairs = [(self.name(old), self.begun(old, new)) for old, new in given if old is not new]
+        pairs = [(self.name(x), self.begun(x, y)) for x, _, _, y in handed if x is not y]
         self._end()
+        pairs += self.also
         if pairs:
             left, right = (", ".join(side) for side in zip(*pairs, strict=True))
             self.line(f"{left} = {right}")
         advance(self)
         self.depth -= 1
         self.turns = None
+
+    def _is_handed_on(self, loop: Statement, carried: Value) -> bool:
+        """Whether a turn hands on what is carried by the name that it has there."""
+        return True
 
     def begun(self, inner: Value, value: Value) -> str:
         """What a loop begins with, or goes on with: a number that is the same for all rows as a
@@ -182,19 +191,29 @@ class Weigher(Lines):
 
     def _turn(self, turns: Turns, needed: set[Value]) -> None:
         """The lines of a turn but for what it carries on."""
-        self.turns, self.ready, self.going = turns, set(), []
-        self.vectors = [*turns.vectors]
-        statements = turns.loop.blocks[0].statements
-        dots = [s for s in statements if isinstance(s.op, lang.Dot)]
-        self.left = dict.fromkeys(turns.tiles, 0)
-        for dot in dots:
-            self.left[self._factors(dot)[1]] += 1
+        dots = self._begin_turn(turns, [*turns.tiles], None)
         early = [s for s in dots if self._factors(s)[0] in self.roles.held and len(s.operands) == 2]
         for dot in early:
             self._dot(dot)
-        there = {load.results[0] for load in turns.tiles.values()} | self.roles.loaded
-        there |= {dot.results[0] for dot in early}
-        for statement in hurried(statements, there, needed):
+        self._rest(turns, needed, [dot.results[0] for dot in early])
+
+    def _begin_turn(
+        self, turns: Turns, rings: Sequence[str], late: Statement | None
+    ) -> list[Statement]:
+        """Note what a turn waits for, and its products but a `late` one."""
+        self.turns, self.ready, self.going = turns, set(), []
+        self.vectors = [*turns.vectors]
+        dots = [s for s in turns.loop.blocks[0].statements if isinstance(s.op, lang.Dot)]
+        dots = [dot for dot in dots if dot is not late]
+        self.left = dict.fromkeys(rings, 0)
+        for dot in dots:
+            self.left[self._factors(dot)[1]] += 1
+        return dots
+
+    def _rest(self, turns: Turns, needed: set[Value], made: Sequence[Value]) -> None:
+        """The lines of a turn but for what is `made`, and comes through rings or along."""
+        there = {load.results[0] for load in turns.tiles.values()} | self.roles.loaded | {*made}
+        for statement in hurried(turns.loop.blocks[0].statements, there, needed):
             if isinstance(statement.op, lang.Dot):
                 self._dot(statement)
             else:
