@@ -11,7 +11,7 @@ import sympy
 from sympy.logic.boolalg import Boolean
 
 from archc.dims import TIME, Axis, Undefined, apply, exact
-from archc.elaborate import matrix, ops
+from archc.elaborate import chosen, matrix, ops
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import Identity, Option, Tensor, Value
 from archc.functions.definitions import FUNCTIONS
@@ -67,7 +67,18 @@ def inside(scope: Scope, value: Tensor, node: tree.Expr) -> Tensor:
             others=[(value.origin, "from here")],
             helps=helps,
         )
-    return group(scope, scope.frame.bring(value), node)
+    brought = scope.frame.bring(value)
+    if (blocks := chosen.blocks_of(scope, value)) is not None:
+        if value.type.dtype != "bool":
+            raise scope.error(
+                "E0306",
+                f"`{node.span.text}` is for each block, `{blocks}`, and this reads tokens",
+                node.span,
+                others=[(value.origin, "from here")],
+                helps=["a choice of blocks, `top(n, score)`, is one of their tokens too"],
+            )
+        brought = chosen.of_tokens(scope, brought, blocks, node.span)
+    return group(scope, brought, node)
 
 
 def group(scope: Scope, value: Tensor, node: tree.Expr) -> Tensor:
