@@ -221,9 +221,13 @@ def _member(scope: Scope, left: Value, right: Value, at: tree.Expr) -> bool:
                 at.span,
                 helps=[f"give a value, e.g. `--set {left}=64`, or a default"],
             )
-        scope.context.choices.append(str(known in right.value))
-        return any(known == item for item in right.value)
+        one_of = sympy.Or(*(sympy.Eq(left, item) for item in right.value if _is_number(item)))
+        return scope.decide(one_of, at.span)
     return isinstance(left, Option) and left.value in right.value
+
+
+def _is_number(item: object) -> bool:
+    return isinstance(item, int | float | sympy.Expr) and not isinstance(item, bool)
 
 
 def _options_equal(scope: Scope, op: str, left: Value, right: Value, node: tree.Compare) -> bool:
@@ -241,9 +245,7 @@ def decided(scope: Scope, value: Any, node: tree.Expr) -> bool:
     if isinstance(value, Option) and isinstance(value.value, bool):
         return value.value
     if isinstance(value, Boolean):
-        outcome = scope.decide(value, node.span)
-        scope.context.choices.append(str(outcome))
-        return outcome
+        return scope.decide(value, node.span)
     if isinstance(value, Tensor):
         raise scope.error(
             "E0403",
