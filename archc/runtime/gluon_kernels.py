@@ -10,6 +10,7 @@ from torch import Tensor
 
 from archc.runtime.folds import is_copied
 from archc.runtime.jit import newer_assembler
+from archc.runtime.kernels import block_of
 from archc.runtime.optional import fence_async_shared, gluon, triton
 
 SPECIALIZED_FROM = 1024
@@ -40,13 +41,19 @@ def are_specialized(walked: int, borders: Tensor | None, *read: Tensor) -> bool:
     another sequence: they are loaded with a mask, which the copy engine has not."""
     x = read[0]
     few = walked < SPECIALIZED_FROM or x.numel() < ROWS_FROM * x.shape[-1]
-    if borders is not None or few or x.dtype != torch.bfloat16:
+    if borders is not None or few:
         return False
+    return all(each.shape[-1] == 128 for each in read) and _are_known(read)
+
+
+def _are_known(read: tuple[Tensor, ...]) -> bool:
+    """Whether kernels by warps are known to read such vectors."""
+    x = read[0]
     if x.device.type != "cuda" or torch.version.hip is not None or fence_async_shared is None:
         return False
     if torch.cuda.get_device_capability(x.device) != (9, 0):
         return False
-    alike = all(each.dtype == x.dtype and each.shape[-1] == 128 for each in read)
+    alike = all(each.dtype == torch.bfloat16 for each in read)
     return alike and triton.__version__.startswith("3.6.") and all(map(is_copied, read))
 
 
@@ -54,3 +61,14 @@ def specialized_blocks(program: str) -> tuple[int, int, dict]:
     """How long blocks of such a kernel are, and how it is launched: with the warps of one of its
     two groups."""
     return *BLOCKS[program], {"num_warps": 4, "num_stages": 1}
+
+
+HALVED = {"num_warps": 4, "num_stages": 1}
+"""How a kernel by warps is launched that sums one half of wide vectors in each of two groups."""
+
+
+def are_halved(rows: int, *read: Tensor) -> bool:
+    """Whether that one is launched for blocks of so many rows: what it sums has two groups of
+    warps full of registers, and two blocks of 64 tokens beside the rows fill shared memory."""
+    blocks = [block_of(x.shape[-1]) for x in read]
+    return rows == 64 and max(blocks) == 512 and sum(blocks) <= 576 and _are_known(read)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from archc.backends.eager.file import File
 from archc.backends.eager.library import DIGEST, LEARNING, op_text
 from archc.backends.triton.gluon_printer import Refused, to_gluon
-from archc.backends.triton.program_launch import ProgramLaunch, write_program
+from archc.backends.triton.gluon_wide import to_gluon_wide
+from archc.backends.triton.program_launch import ProgramLaunch, write_program, write_wide
 from archc.backends.writer import Names, Writer, in_tuple, quoted
 
 from archc.attention.row_heads import heads_beside, rows_of
@@ -178,9 +179,10 @@ class FoldOp:
 
     def _launch(
         self, writer: Writer, program: Program, sizes: dict[str, str], options: str = "options",
-        precision: str = '"tf32x3"', special: str = "",
+        precision: str = '"tf32x3"', special: str = "", wide: bool = False,
     ) -> None:  # fmt: skip
-        """Lines that launch a program, by the other of its two kernels where `special` is so."""
+        """Lines that launch a program, by the other of its two kernels where `special` is so, or
+        by that of `wide` sums."""
         buffers: dict[str, str] = {b.name: self._named(b) for b in program.buffers}
         wanted = {symbol.name: sizes[symbol.name] for symbol in program.sizes}
         constants = {"IO": "data", "PRECISION": precision}
@@ -193,7 +195,10 @@ class FoldOp:
                 constants[name] = sizes.get(name, block)
         constants = {name: constants[name] for name in program.constants}
         launch = ProgramLaunch(buffers, wanted, constants, options=options)
-        write_program(self.file, writer, program, launch, special)
+        if wide:
+            write_wide(self.file, writer, program, launch)
+        else:
+            write_program(self.file, writer, program, launch, special)
 
     def _special(self, writer: Writer, program: Program, kind: str) -> str:
         """The line that says whether the kernel whose warps have work of their own is launched, and
@@ -312,12 +317,17 @@ class FoldOp:
         self, writer: Writer, program: Program, other: Program, sizes: dict[str, str], options: str
     ) -> None:
         """Lines that launch a program of parts, or where keys are values, and there are many rows
-        of wide ones, the other that is turned around."""
+        of wide ones, its kernel by warps, or the other that is turned around."""
         if not any(dot.read == self.fold.values for dot in self.fold.dots if not dot.square):
             self._launch(writer, program, sizes, options)
             return
-        read = [self.arguments[s.name] for s in self.vectors if s.role == "read"]
-        with writer.block(f"if are_turned(rows, {', '.join(read)}):"):
+        read = ", ".join(self.arguments[s.name] for s in self.vectors if s.role == "read")
+        word = "if"
+        if self.fold.choice is None and not isinstance(to_gluon_wide(program), Refused):
+            with writer.block(f"if are_halved(rows, {read}):"):
+                self._launch(writer, program, sizes, "HALVED", wide=True)
+            word = "elif"
+        with writer.block(f"{word} are_turned(rows, {read}):"):
             turning = options.replace("options", "turned_around(options)")
             self._launch(writer, other, sizes, turning)
         with writer.block("else:"):

@@ -31,11 +31,30 @@ class Late:
 
 
 def late_products(found: Roles) -> list[Late] | None:
-    """The late product of each loop; None where one has none, or another, or does more with the sum
-    than to carry it on."""
-    late = [_late(found, turns) for turns in found.turns]
-    known = [each for each in late if each is not None]
-    if len(known) < len(late):
+    """The late product of each loop; None where one has none, or has to be made earlier."""
+    known = carried_sums(found)
+    if known is None or any(
+        _is_needed_early(*each) for each in zip(found.turns, known, strict=True)
+    ):
+        return None
+    return known
+
+
+def _is_needed_early(turns: Turns, late: Late) -> bool:
+    """Whether what is weighed is a factor of scores too, or the first that comes."""
+    tile, (first, *_) = late.dot.operands[1], turns.tiles.values()
+    dots = [s for s in turns.loop.blocks[0].statements if isinstance(s.op, lang.Dot)]
+    return tile is first.results[0] or any(
+        tile in dot.operands for dot in dots if dot is not late.dot
+    )
+
+
+def carried_sums(found: Roles) -> list[Late] | None:
+    """Of each loop the product that is added to what is carried on alone; None where one has none,
+    or does more with the sum."""
+    sums = [_carried(found, turns) for turns in found.turns]
+    known = [each for each in sums if each is not None]
+    if len(known) < len(sums):
         return None
     for first, second, one in zip(found.turns, found.turns[1:], known, strict=False):
         ends = first.loop.results[one.place]
@@ -48,17 +67,13 @@ def late_products(found: Roles) -> list[Late] | None:
     return known
 
 
-def _late(found: Roles, turns: Turns) -> Late | None:
+def _carried(found: Roles, turns: Turns) -> Late | None:
     block = turns.loop.blocks[0]
     dots = [s for s in block.statements if isinstance(s.op, lang.Dot)]
     adding = [s for s in dots if len(s.operands) == 3]
-    rings = [load.results[0] for load in turns.tiles.values()]
     if len(adding) != 1 or len(dots) < 2 or block.yields.count(adding[0].results[0]) != 1:
         return None
     (dot,) = adding
-    tile = dot.operands[1]
-    if tile is rings[0] or any(tile in other.operands for other in dots if other is not dot):
-        return None
     place = block.yields.index(dot.results[0])
     carried = block.arguments[1 + place]
     made, chain = {carried}, list[Statement]()

@@ -33,6 +33,7 @@ OWN = """
     W gl tma mbarrier warpgroup_mma warpgroup_mma_wait fence_async_shared ring_stage ring_phase
     no_scores row rest beside stage STAGES REGISTERS TOGETHER late_going late_factor
     late_sum late_next late_stage late_phase late_turn
+    turn half weights_held weights_ready weights_free handed handed_ready factors_ready
 """.split()
 """Words of the text besides the names of values."""
 
@@ -61,10 +62,12 @@ class Shared:
 
 
 class Lines:
-    """Lines of one function, and how values are written in it."""
+    """Lines of one function, and how values are written in it. `halved`: the dim of which a group
+    of warps has one half."""
 
     def __init__(self, shared: Shared):
         self.shared, self.roles = shared, shared.roles
+        self.halved = self.roles.own
         self.lines: list[str] = []
         self.depth = 1
 
@@ -114,7 +117,7 @@ class Lines:
     def length(self, name: str) -> str:
         """How long a tile is along a dim."""
         text = size_text(self.roles.lengths[name])
-        return f"{text} // 2" if name == self.roles.own else text
+        return f"{text} // 2" if name == self.halved else text
 
     def shape(self, dims: Sequence[str]) -> str:
         return f"[{', '.join(map(self.length, dims))}]"
@@ -143,8 +146,8 @@ class Lines:
             return f"gl.full({', '.join([*given, self.layout(dims)])})"
         if isinstance(op, lang.Iota) and not op.most:
             text = f"gl.arange(0, {self.length(dims[0])}, {self.layout(dims)})"
-            own = dims[0] == self.roles.own
-            return f"{text} + W * ({self.length(dims[0])})" if own else text
+            half = dims[0] == self.halved
+            return f"{text} + W * ({self.length(dims[0])})" if half else text
         if isinstance(op, lang.Reduce):
             return self._reduce(s, dims)
         if isinstance(op, lang.Load):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from archc.backends.lines import broken, unbracketed
 from archc.backends.triton.arguments import pointer
@@ -31,6 +32,8 @@ they share what is in the cache, and the longest programs of all come first."""
 DOCS = {
     "weigh": "A group of four warps: multiply and weigh what comes, for one half of the rows.",
     "load": "A warp alone: have blocks of what is walked copied, whenever there is a place.",
+    "score": "A group of four warps: make the weights of what comes, and hand them on.",
+    "sum": "A group of four warps: sum one half of the weighted vectors that come.",
 }
 """What the functions of the warps do."""
 
@@ -51,7 +54,7 @@ def to_gluon(program: lang.Program) -> str | Refused:
     if not {"IO", "BLOCK_T", "BLOCK_S"} <= mentioned(program):
         return Refused("blocks or vectors that Triton's kernel is not told of")
     try:
-        return _Kernel(program, roles(program)).text()
+        return Kernel(program, roles(program)).text()
     except Unknown as error:
         return Refused(str(error))
 
@@ -62,8 +65,11 @@ def _weigher(shared: Shared) -> Weigher:
     return Weigher(shared) if late is None else LateWeigher(shared, late)
 
 
-class _Kernel:
+class Kernel:
     """The functions of one kernel."""
+
+    constants: ClassVar = CONSTANTS
+    note = "# places of a ring, registers of a thread that weighs, heads side by side"
 
     def __init__(self, program: lang.Program, found: Roles):
         self.program, self.roles, self.title = program, found, f"{program.name}{SUFFIX}"
@@ -76,23 +82,26 @@ class _Kernel:
         """All functions."""
         entry = Lines(Shared(self.program, self.roles))
         known = self._entry(entry)
-        weigher = _weigher(Shared(self.program, self.roles))
-        loader = Loader(Shared(self.program, self.roles), self.blocks)
-        self.descriptors(loader)
         lines: list[str] = []
         calls: dict[str, list[str]] = {}
-        fixed = {*self.program.constants, *CONSTANTS}
-        for kind, function in (("weigh", weigher), ("load", loader)):
+        fixed = {*self.program.constants, *self.constants}
+        for kind, function in self._functions().items():
             function.write()
             words = {*re.findall(r"\w+", "\n".join(function.lines))}
             calls[kind] = [word for word in known if word in words]
             given = [f"{w}: gl.constexpr" if w in fixed else w for w in calls[kind]]
-            given += ["W: gl.constexpr"] if kind == "weigh" else []
+            given += ["W: gl.constexpr"] if "W" in words else []
             lines += ["@gluon_kernel", f"def {self.title}_{kind}(", *filled(given), "):"]
             lines += [f'{INDENT}"""{DOCS[kind]}"""', *function.lines, "", ""]
         self._fork(entry, calls)
         lines += [*self._signature(), *entry.lines]
         return "\n".join(part for line in lines for part in broken(unbracketed(line), WIDTH)) + "\n"
+
+    def _functions(self) -> dict[str, Weigher | Loader]:
+        """Who write the functions of the warps, by what these do."""
+        loader = Loader(Shared(self.program, self.roles), self.blocks)
+        self.descriptors(loader)
+        return {"weigh": _weigher(Shared(self.program, self.roles)), "load": loader}
 
     def _signature(self) -> list[str]:
         """The head of the function that is launched."""
@@ -108,8 +117,8 @@ class _Kernel:
     def _entry(self, lines: Lines) -> list[str]:
         """The lines of the function that is launched before it forks, and all names it has."""
         found = self.roles
-        lines.line("# places of a ring, registers of a thread that weighs, heads side by side")
-        for name, number in CONSTANTS.items():
+        lines.line(self.note)
+        for name, number in self.constants.items():
             lines.line(f"{name}: gl.constexpr = {number}")
         self._places(lines)
         known = [*self._parameters(), *lines.shared.arguments.places.values()]
@@ -165,7 +174,7 @@ class _Kernel:
             found += [pointer(buffer), *(strides[buffer.name, axis] for axis in buffer.steps)]
         known = mentioned(self.program)
         sizes = [symbol.name for symbol in self.program.sizes if symbol.name in known]
-        return [*found, *sizes, *(n for n in self.program.constants if n in known), *CONSTANTS]
+        return [*found, *sizes, *(n for n in self.program.constants if n in known), *self.constants]
 
     def _ring(self, lines: Lines, ring: str, load: Statement, first: bool) -> list[str]:
         """The lines that make a ring, its descriptors and its barriers, and their names."""

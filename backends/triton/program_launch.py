@@ -23,7 +23,7 @@ Where the same kernel is launched in several places, `add_program` gives its nam
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import sympy
@@ -31,6 +31,7 @@ from archc.backends.eager.file import File
 from archc.backends.expression import MUL, UNARY, Text, binary, negative, whole
 from archc.backends.triton.alike import likeness
 from archc.backends.triton.gluon_printer import SUFFIX, Refused, to_gluon
+from archc.backends.triton.gluon_wide import to_gluon_wide
 from archc.backends.triton.launch import write_launch
 from archc.backends.triton.printer import mentioned, to_triton
 from archc.backends.writer import Writer
@@ -77,12 +78,19 @@ def write_program(
     return title
 
 
-def _add_gluon(file: File, title: str) -> str:
+def write_wide(file: File, writer: Writer, program: Program, launch: ProgramLaunch) -> None:
+    """Append the kernel by Gluon of a program whose sums are wide, and its other kernel, unless
+    they are there; write the lines that launch it."""
+    other = _add_gluon(file, add_program(file, program), to_gluon_wide)
+    launch_program(writer, other, program, launch, room=True)
+
+
+def _add_gluon(file: File, title: str, to: Callable[[Program], Any] = to_gluon) -> str:
     """Append the kernel by Gluon of a program whose other kernel is in the file, unless it is
     there; its name."""
     name, known = f"{title}{SUFFIX}", ("gluon", title)
     if known not in file.titles:
-        text = to_gluon(file.programs[title])
+        text = to(file.programs[title])
         if isinstance(text, Refused):
             raise InternalError(f"{title} has no kernel by Gluon: {text.why}")
         file.titles[known] = name

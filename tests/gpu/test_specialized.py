@@ -12,7 +12,7 @@ from archc.backends.load import load
 from torch import Tensor, nn
 
 import archc
-from archc.compile import text_of
+from archc.compile import slots_text_of, text_of
 from archc.ir.sizes import evaluate
 from archc.runtime import gluon_kernels
 from tests.attention.test_folds import SCORES
@@ -69,3 +69,62 @@ def test_scores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert asked and all(asked)
     for x, y, z in zip(special, usual, exact, strict=True):
         assert (x.double() - z).norm() <= 1.5 * (y.double() - z).norm() + 1e-3 * z.norm()
+
+
+@pytest.mark.parametrize("slots", [False, True])
+@pytest.mark.parametrize(
+    "tokens, S, H, C",
+    [
+        (1, 1000, 128, 512),
+        (3, 777, 128, 512),
+        (1, 63, 192, 512),
+        (2, 4097, 64, 512),
+        (1, 500, 80, 320),
+    ],
+)
+def test_tokens_of_latents(
+    tokens: int, S: int, H: int, C: int, slots: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of sums so wide that two groups of warps have half of each: as those of Triton's kernel, of
+    tokens that end in a block, of rows that are no whole number of blocks, and of slots."""
+    if slots and tokens > 1:
+        pytest.skip("a slot reads one token")
+    write = slots_text_of if slots else text_of
+    module: Any = load(write(archc.load("mla").layer, "triton"), f"latents_{slots}")
+    R, K = 64, 128
+    torch.manual_seed(0)
+    shapes = [(2, S, C), (2, S, R), (2, tokens, H, K), (2, tokens, H, R), (C, H, K), (C, H, K)]
+    given = [torch.randn(shape, device="cuda").to(torch.bfloat16) for shape in shapes]
+    given[4:] = [x * C**-0.5 for x in given[4:]]
+    pos: Any = torch.tensor([S - 40, S - 1], device="cuda") if slots else S - tokens
+    asked, kept = [], module.are_halved
+    monkeypatch.setattr(module, "are_halved", lambda *x: asked.append(kept(*x)) or asked[-1])
+    special = module.mla_memory_fold(*given, pos=pos)
+    if torch.cuda.get_device_capability() == (9, 0):
+        assert asked == [True]
+    monkeypatch.setattr(module, "are_halved", lambda *x: False)
+    usual = module.mla_memory_fold(*given, pos=pos)
+    wide = [x.double() for x in given]
+    if slots:
+        ends = [S - 39, S]
+        of_each = [[x[n : n + 1, :end] for x in wide[:2]] for n, end in enumerate(ends)]
+        rest = [[x[n : n + 1] for x in wide[2:4]] + wide[4:] for n in range(2)]
+    else:
+        of_each, rest = [wide[:2]], [wide[2:]]
+    exact = torch.cat([attended(*a, *b) for a, b in zip(of_each, rest, strict=True)])
+    errors = [(x.double() - exact).norm() for x in (special, usual)]
+    assert errors[0] <= 1.2 * errors[1] + 1e-3 * exact.norm()
+    assert errors[0] <= 6e-3 * exact.norm()
+
+
+def attended(
+    c: Tensor, k_r: Tensor, q_c: Tensor, q_r: Tensor, W_UK: Tensor, W_UV: Tensor
+) -> Tensor:
+    """The same by all pairs, of keys and values of each head."""
+    k, v = (torch.einsum("bsc,chk->bshk", c, W) for W in (W_UK, W_UV))
+    score = torch.einsum("bthk,bshk->bhts", q_c, k) + torch.einsum("bthr,bsr->bhts", q_r, k_r)
+    T, S = score.shape[2:]
+    seen = torch.ones(T, S, device=c.device, dtype=torch.bool).tril(S - T)
+    score = score / (q_c.shape[-1] + q_r.shape[-1]) ** 0.5
+    weights = torch.softmax(score.masked_fill(~seen, float("-inf")), -1)
+    return torch.einsum("bhts,bshv->bthv", weights, v)
