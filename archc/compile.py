@@ -62,6 +62,7 @@ from archc.schedule.joint_pairs import with_joint_pairs
 from archc.schedule.known_totals import known_totals
 from archc.schedule.late_pairs import of_pairs, with_late_pairs
 from archc.schedule.outer import with_sums_of_rows, without_outer_sums
+from archc.schedule.part_scales import with_scales_of_parts
 from archc.schedule.partition import partition
 from archc.schedule.plain_factors import with_plain_factors
 from archc.schedule.prologue import prologues
@@ -214,7 +215,7 @@ def prepared(graph: Graph, heads: Collection[str]) -> Graph:
     graph = with_joint_pairs(with_sums(with_sums_of_blocks(graph, heads), heads))
     graph = with_plain_factors(graph, heads, of_pairs(graph, heads))
     graph = with_late_pairs(with_plain_rows(graph, heads), heads)
-    return with_state_products(graph)
+    return with_state_products(with_scales_of_parts(graph, heads))
 
 
 def token_regions(layer: ir.Layer, away: Collection[int] = ()) -> list[RegionKernels | Left]:

@@ -9,7 +9,7 @@ import sympy
 
 from archc.diagnostics import Refused
 from archc.dims import T_SEEN, TIME, Axis, stream
-from archc.elaborate import distances, expr, implicit, ops
+from archc.elaborate import chosen, distances, expr, implicit, ops
 from archc.elaborate.clashes import check_index, index_of
 from archc.elaborate.heads import Define, heads_of, live_entries, node_name
 from archc.elaborate.mentions import free_names, names_defined
@@ -19,7 +19,6 @@ from archc.elaborate.values import Frame, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.typing import layer_graph
-from archc.source import Span
 from archc.syntax import tree
 
 
@@ -76,10 +75,10 @@ def _exports(
     for name, output in graph.outputs.items():
         seen = graph[output]
         if isinstance(seen.op, ir.Elementwise) and seen.op.fn == "and":
-            chosen = graph[seen.operands[1]]
-            if isinstance(chosen.op, ir.Top) and chosen.op.axis == inner.attend.read.name:
-                made[name] = chosen.op
-                graph.outputs[name] = chosen.operands[0]
+            best = graph[seen.operands[1]]
+            if isinstance(best.op, ir.Top) and best.op.axis == inner.attend.read.name:
+                made[name] = best.op
+                graph.outputs[name] = best.operands[0]
     return made
 
 
@@ -253,8 +252,8 @@ def _mask(inner: Scope, node: tree.Attend, variable: str, axis: Axis) -> Tensor:
     if node.chosen is None:
         return value
     inner.attend.allowed = value
-    chosen = _chosen(inner, node, axis)
-    return ops.node(inner, ir.Elementwise("and"), value, chosen, span=node.range.span)
+    taken = _chosen(inner, node, axis)
+    return ops.node(inner, ir.Elementwise("and"), value, taken, span=node.range.span)
 
 
 def _chosen(inner: Scope, node: tree.Attend, axis: Axis) -> Tensor:
@@ -269,39 +268,7 @@ def _chosen(inner: Scope, node: tree.Attend, axis: Axis) -> Tensor:
             node.chosen.span,
             helps=["a choice is made with `top(n, score)`"],
         )
-    if not others:
-        return value
-    _, info = inner.context.streams[others[0].name]
-    assert info is not None
-    read = expr.position(inner, axis, node.span)
-    if info.covers:
-        block = ops.plain(inner, "floordiv", [read, info.stride], node.span)
-        return ops.node(inner, ir.Gather(others[0].name), value, block, span=node.span)
-    return _in_a_block(inner, value, others[0], info, read, node.span)
-
-
-def _in_a_block(
-    inner: Scope, chosen: Tensor, blocks: Axis, info: BlockStream, read: Tensor, span: Span
-) -> Tensor:
-    """Whether a block that is chosen, and complete at the reader, holds the token read: blocks may
-    overlap, or leave tokens between them and at the end."""
-    assert inner.frame.parent is not None
-    outer = inner.frame.parent  # how many blocks there are is known there
-    place = Tensor(outer, outer.graph.add(ir.Position(blocks), span=span))
-    first = ops.plain(inner, "mul", [inner.frame.bring(place), info.stride], span)
-    last = ops.plain(inner, "add", [first, info.size - 1], span)
-
-    def both(*conditions: Value) -> Tensor:
-        return ops.plain(inner, "real", [ops.plain(inner, "and", conditions, span)], span)
-
-    reader = expr.position(inner, TIME, span)
-    taken = both(chosen, ops.plain(inner, "le", [last, reader], span))
-    holds = both(*(ops.plain(inner, "le", pair, span) for pair in ([first, read], [read, last])))
-    axes = {axis.name: axis for value in (taken, holds) for axis in value.axes}
-    out = ops.arranged([(name, axis) for name, axis in axes.items() if name != blocks.name])
-    op = ir.Contract((taken.type.names, holds.type.names), out)
-    count = ops.node(inner, op, taken, holds, span=span)
-    return ops.plain(inner, "gt", [count, sympy.Integer(0)], span)
+    return chosen.of_tokens(inner, value, others[0], node.span) if others else value
 
 
 def along(scope: Scope, node: tree.Along) -> Tensor:

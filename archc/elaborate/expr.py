@@ -11,7 +11,7 @@ import sympy
 from sympy.logic.boolalg import Boolean
 
 from archc.dims import TIME, Axis, Undefined, apply, exact
-from archc.elaborate import matrix, ops
+from archc.elaborate import chosen, matrix, ops
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import Identity, Option, Tensor, Value
 from archc.functions.definitions import FUNCTIONS
@@ -67,7 +67,18 @@ def inside(scope: Scope, value: Tensor, node: tree.Expr) -> Tensor:
             others=[(value.origin, "from here")],
             helps=helps,
         )
-    return group(scope, scope.frame.bring(value), node)
+    brought = scope.frame.bring(value)
+    if (blocks := chosen.blocks_of(scope, value)) is not None:
+        if value.type.dtype != "bool":
+            raise scope.error(
+                "E0306",
+                f"`{node.span.text}` is for each block, `{blocks}`, and this reads tokens",
+                node.span,
+                others=[(value.origin, "from here")],
+                helps=["a choice of blocks, `top(n, score)`, is one of their tokens too"],
+            )
+        brought = chosen.of_tokens(scope, brought, blocks, node.span)
+    return group(scope, brought, node)
 
 
 def group(scope: Scope, value: Tensor, node: tree.Expr) -> Tensor:
@@ -210,9 +221,13 @@ def _member(scope: Scope, left: Value, right: Value, at: tree.Expr) -> bool:
                 at.span,
                 helps=[f"give a value, e.g. `--set {left}=64`, or a default"],
             )
-        scope.context.choices.append(str(known in right.value))
-        return any(known == item for item in right.value)
+        one_of = sympy.Or(*(sympy.Eq(left, item) for item in right.value if _is_number(item)))
+        return scope.decide(one_of, at.span)
     return isinstance(left, Option) and left.value in right.value
+
+
+def _is_number(item: object) -> bool:
+    return isinstance(item, int | float | sympy.Expr) and not isinstance(item, bool)
 
 
 def _options_equal(scope: Scope, op: str, left: Value, right: Value, node: tree.Compare) -> bool:
@@ -230,9 +245,7 @@ def decided(scope: Scope, value: Any, node: tree.Expr) -> bool:
     if isinstance(value, Option) and isinstance(value.value, bool):
         return value.value
     if isinstance(value, Boolean):
-        outcome = scope.decide(value, node.span)
-        scope.context.choices.append(str(outcome))
-        return outcome
+        return scope.decide(value, node.span)
     if isinstance(value, Tensor):
         raise scope.error(
             "E0403",

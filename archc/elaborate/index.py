@@ -292,7 +292,7 @@ def gather(scope: Scope, node: tree.Index, base: Tensor) -> Tensor:
         )
     value = scope.evaluate(node.items[0])
     if isinstance(value, sympy.Expr):
-        value = whole(scope, scope.settled(value))
+        value = whole(scope, value)  # not settled: it is l of each layer of a `repeat`
     at = ops.tensor(scope, value, node.items[0].span)
     axes = scope.visible(base)
     if at.type.dtype != "int" or not axes:
@@ -304,7 +304,7 @@ def gather(scope: Scope, node: tree.Index, base: Tensor) -> Tensor:
             "not an integer per token" if axes else "nothing to choose from",
             helps=[*helps, *_indices(node, axes)],
         )
-    if isinstance(value, sympy.Expr) and value.is_number:
+    if isinstance(value, sympy.Expr):
         _check_entry(scope, node, axes[0], value)
     if scope.attend is not None and scope.attend.read.name in at.type.names:
         # a pair that is not read must not be able to name a row that does not exist
@@ -323,7 +323,16 @@ def _indices(node: tree.Index, axes: Sequence[Axis]) -> list[str]:
 
 
 def _check_entry(scope: Scope, node: tree.Index, axis: Axis, entry: sympy.Expr) -> None:
-    """Refuse a number in brackets that no entry of a dim has."""
+    """Refuse a number in brackets that no entry of a dim has, and require one made of sizes to be
+    that of an entry."""
+    if not entry.is_number:
+        text = node.items[0].span.text
+        for condition, said in (
+            (entry < axis.size, f"{text} < {axis.size}"),
+            (entry >= 0, f"{text} >= 0"),
+        ):
+            scope.hold(condition, said, node.items[0].span, f"an entry of `{axis}`")
+        return
     if entry >= 0 and not (axis.size.is_number and entry >= axis.size):
         return
     size = f"0 to {axis.size - 1}"

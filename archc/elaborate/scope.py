@@ -463,7 +463,9 @@ class Scope:
 
     def require(self, condition: Any, text: str, span: Span, settled: bool = False) -> None:
         """Record a condition on sizes, checked when they are known; `settled`, if code is written
-        for the sizes with which it holds."""
+        for the sizes with which it holds: layers of a stack share what is made under the same."""
+        if settled:
+            self.context.choices.append(str(condition))
         self.context.requirements.append(ir.Requirement(condition, text, span, settled=settled))
 
     def hold(self, condition: Any, text: str, span: Span, label: str) -> None:

@@ -51,6 +51,22 @@ def reduction_dims(graph: Graph, node: Node) -> tuple[str, ...]:
     return REDUCTION_DIMS[type(node.op)](node.op)
 
 
+def split_of(graph: Graph, recurrence: Node, heads: Collection[str]) -> Axis | None:
+    """A dim of a walk's states that no op of it crosses: each program has a part of it. The last,
+    as products are fastest so; where there is no product the first, as elsewhere between walks."""
+    crossed = {
+        name for node in recurrence.op.body for name in reduction_dims(recurrence.op.body, node)
+    }
+    state = max(recurrence.op.states, key=lambda s: len(s.axes))
+    free = [
+        a for a in state.axes if a.kind == "dim" and a.name not in crossed and a.name not in heads
+    ]  # fmt: skip
+    shared = [a for a in free if all(a in each.axes for each in recurrence.op.states)]
+    given = [graph[operand] for operand in recurrence.operands]
+    products = any(isinstance(node.op, ir.Contract) for node in (*recurrence.op.body, *given))
+    return shared[-1 if products else 0] if shared else None
+
+
 def _contract(graph: Graph, node: Node) -> tuple[str, ...]:
     """The axes that are summed, by both their names, and those that come out by another name."""
     kept, found = dict(node.op.out), list[str]()

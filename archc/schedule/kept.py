@@ -13,6 +13,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.kernel import NARROW, WIDE
 from archc.schedule.axes import is_one_a_row, own_dims, scans_numbers
 from archc.schedule.levels import PAIRED, Levels
+from archc.schedule.part_scales import scale_of
 from archc.schedule.row_scales import enters
 from archc.schedule.widths import Widths
 
@@ -130,6 +131,9 @@ class Kept:
             return [id] if kept else []
         renamed = isinstance(node.op, ir.Contract) and self.levels.is_recomputed(node)
         fallback = id in self.levels.fallback or id in self.graph.outputs.values()
+        scale = scale_of(self.graph, node, walk, self.heads)
+        if not fallback and scale is not None:
+            return [] if scale in self.levels.recomputed else [scale]
         if not fallback and (renamed or self._larger(node)):
             return [found for o in node.operands for found in self._for_walk(o, walk)]
         return [id]

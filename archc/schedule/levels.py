@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.schedule.axes import own_dims, reduction_dims, scans_numbers
+from archc.schedule.axes import own_dims, reduction_dims, scans_numbers, split_of
 from archc.schedule.late_pairs import makes_late
 from archc.schedule.operands import PAIRED
 from archc.schedule.wide_scans import turned_dims
@@ -351,22 +350,6 @@ class Levels:
         """Whether kernels of that level make something that a node is made of."""
         own = (o for o in node.operands if found[o] == level and o not in self.recomputed)
         return kind_of(level) == CHUNKS and any(own)
-
-
-def split_of(graph: Graph, recurrence: Node, heads: Collection[str]) -> Axis | None:
-    """A dim of a walk's states that no op of it crosses: each program has a part of it. The last,
-    as products are fastest so; where there is no product the first, as elsewhere between walks."""
-    crossed = {
-        name for node in recurrence.op.body for name in reduction_dims(recurrence.op.body, node)
-    }
-    state = max(recurrence.op.states, key=lambda s: len(s.axes))
-    free = [
-        a for a in state.axes if a.kind == "dim" and a.name not in crossed and a.name not in heads
-    ]  # fmt: skip
-    shared = [a for a in free if all(a in each.axes for each in recurrence.op.states)]
-    given = [graph[operand] for operand in recurrence.operands]
-    products = any(isinstance(node.op, ir.Contract) for node in (*recurrence.op.body, *given))
-    return shared[-1 if products else 0] if shared else None
 
 
 def reads_sums(node: Node) -> bool:

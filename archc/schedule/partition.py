@@ -28,10 +28,10 @@ from archc.ir.kernel import Buffer, Kernel, Kernels, made_here
 from archc.ir.roles import OUTPUT, PREPARE, SCAN, SCORES, SOLVE, SYSTEM, held
 from archc.ir.value_names import is_saved, unsaved
 from archc.lowering.blocked import sums_by_blocks
-from archc.schedule.axes import counts_chunks, own_dims, reduction_dims, scans_numbers
+from archc.schedule.axes import counts_chunks, own_dims, reduction_dims, scans_numbers, split_of
 from archc.schedule.in_place import in_place
 from archc.schedule.kept import DIM, Kept
-from archc.schedule.levels import CHUNKS, PAIRS, Levels, kind_of, split_of
+from archc.schedule.levels import CHUNKS, PAIRS, Levels, kind_of
 from archc.schedule.plain_factors import one_sum, only_adds
 from archc.schedule.wide_scans import BLOCK, MOST
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.elaborate.forms import agree
+from tests.elaborate.specs import codes
 
 T, D = 11, 3
 HEAD = "layer L(d, n, size, stride, pick):\n    input x[d], v[d]\n"
@@ -119,3 +120,31 @@ def test_of_tokens_inside_the_block_that_scores_or_reads_them(window: int) -> No
     head = "layer L(d, n, w):\n    input x[d], v[d]\n"
     for body in (indexed + chosen, at_once):
         agree(head + body + "    output o\n", {"x": x, "v": v}, wanted, d=D, n=2, w=window)
+
+
+@pytest.mark.parametrize("condition", ["chosen or near", "near or chosen", "not (far and other)"])
+def test_of_blocks_in_a_condition_on_tokens(condition: str) -> None:
+    """A choice of blocks is one of their tokens wherever it stands: the own block is read too."""
+    x, v = values(0), values(1)
+    rows = []
+    for one, own in zip(x, v, strict=True):
+        for t in range(T):
+            scores = scores_of_blocks(one, t, 4, 4, weigh=False)
+            best = scores.argsort(descending=True, stable=True)[:2].tolist()
+            tokens = [s for s in range(t + 1) if s // 4 in best or s // 4 == t // 4]
+            rows.append(read(one, own, t, tokens))
+    body = f"""        near = s // size == t // size
+        far = s // size != t // size
+        other = not chosen
+        o = softmax(where({condition}, x[t].T @ x[s], -inf)) @ v[s]
+"""
+    text = HEAD + BODY.format(score="g").replace(" in chosen", "")
+    text = "\n".join(line for line in text.splitlines() if "o = softmax" not in line)
+    text = text.replace("    output o", body + "    output o").replace(", stride, pick", ", stride")
+    sizes = {"d": D, "n": 2, "size": 4, "stride": 4}
+    agree(text + "\n", {"x": x, "v": v}, torch.stack(rows).view(2, T, D), **sizes)
+
+
+def test_numbers_of_blocks_are_not_those_of_tokens() -> None:
+    text = HEAD + BODY.format(score="g").replace("softmax(x", "softmax(g + x")
+    assert codes(text) == ["E0306"]

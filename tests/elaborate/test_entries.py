@@ -1,0 +1,95 @@
+"""Entries that a number names in brackets, which may be another one in each layer of a stack."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import archc
+from tests.elaborate import forms
+from tests.elaborate.forms import T, randn
+from tests.elaborate.specs import codes
+
+STACK = """layer L(d, L = 3, n = 3, early = [0, n - 1]):
+    input x[d]
+    input e[n]
+    h = x
+    repeat L as l:
+        {line}
+    output h
+"""
+
+
+def back(h: Tensor, n: int) -> Tensor:
+    """The values of n tokens before, 0 before the first."""
+    return torch.cat([torch.zeros_like(h[:, :n]), h[:, : T - n]], 1)
+
+
+@pytest.mark.parametrize("line", ["h = h * e[l]", "h = h * take[n](e, l)"])
+def test_of_each_layer_of_a_stack(line: str) -> None:
+    def formula(x: Tensor, e: Tensor) -> Tensor:
+        return x * e.prod(-1, keepdim=True)
+
+    forms.same(STACK.format(line=line), {"x": randn(2), "e": randn(3, seed=1)}, formula, d=2)
+
+
+@pytest.mark.parametrize("given", [0, 1, 2])
+def test_by_a_size_that_is_given_when_the_module_is_made(given: int) -> None:
+    """It had been that of the default, in silence."""
+    text = "layer L(d, n, i = 1):\n    input x[d]\n    param E[n, d]\n    output y = x * E[i]\n"
+    module = archc.parse(text).module(d=2, n=3, i=given, dtype=torch.float64)
+    x = randn(2)
+    torch.testing.assert_close(module(x), x * module.get_parameter("E")[given])
+
+
+def test_by_parameters_of_all_layers() -> None:
+    """A recursion whose layers add something of their own."""
+    text = STACK.replace("input e[n]", "param W[d, d']; A[n, d, d']").format(
+        line="h = h @ W + h @ A[l] + x @ A[n - 1 - l]"
+    )
+    module = archc.parse(text).module(d=2, dtype=torch.float64)
+    W, A = (module.get_parameter(name) for name in "WA")
+    x = randn(2)
+    h = x
+    for place in range(3):
+        h = h @ W + h @ A[place] + x @ A[2 - place]
+    torch.testing.assert_close(module(x), h)
+
+
+def test_of_no_entry() -> None:
+    text = STACK.format(line="h = h * e[l]").replace("n = 3", "n = 2")
+    with pytest.raises(archc.ArchError, match="requires `l < n`"):
+        archc.parse(text).module(d=2)
+
+
+def test_earlier_tokens_by_the_number_of_the_layer() -> None:
+    """Layers that differ by what was settled for them are no shared one."""
+
+    def formula(x: Tensor, e: Tensor) -> Tensor:
+        return back(back(x, 1), 2) + 0 * e.sum()
+
+    text = STACK.format(line="h = h[t-l] + 0 * sum[n](e)")
+    inputs = {"x": randn(2), "e": randn(3, seed=1)}
+    forms.same(text, inputs, formula, d=2)
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_members_of_a_list_by_what_is_given_later(number: int) -> None:
+    head = "layer L(d, n = 1, few = [1, 2]):\n    input x[d]\n"
+    text = head + "    output y = x * (2 if n in few else 3)\n"
+    x = randn(2)
+    module = archc.parse(text).module(d=2, n=number, dtype=torch.float64)
+    torch.testing.assert_close(module(x), x * (2 if number < 3 else 3))
+
+
+def test_members_of_a_list_that_are_made_of_sizes() -> None:
+    def formula(x: Tensor, e: Tensor) -> Tensor:
+        return x * 2 * 3 * 2 + 0 * e.sum()
+
+    text = STACK.format(line="h = h * (2 if l in early else 3) + 0 * sum[n](e)")
+    forms.same(text, {"x": randn(2), "e": randn(3, seed=1)}, formula, d=2)
+
+
+def test_a_number_that_no_entry_has() -> None:
+    assert codes(STACK.format(line="h = h * e[-1]")) == ["E0310"]
