@@ -8,14 +8,15 @@ import torch
 
 from archc.runtime.optional import triton
 from archc.runtime.repeated import noted
-from archc.runtime.together import NotCompiled, code_that_fits, staged
+from archc.runtime.together import NotCompiled, code_that_fits, constants_of, staged
 from archc.runtime.tuned import measured_options
 
 
 def launch_kernel(
     kernel: Any, programs: int, given: list, counts: list, fixed: dict, options: dict
 ) -> tuple | None:
-    """Launch a kernel: of tensors and their strides `given`, and of numbers `counts`.
+    """Launch a kernel: of tensors and their strides `given`, and of numbers `counts`; of what is
+    `fixed` when it is compiled it takes what it has arguments for.
 
     Which machine code is for arguments like these is looked up at once: Triton looks at each of
     them, and takes several times as long. It is returned, ready to launch, with its arguments; None
@@ -23,6 +24,7 @@ def launch_kernel(
 
     Raises NotCompiled, where that is asked for, if there is none yet.
     """
+    fixed = constants_of(kernel, len(given) + len(counts), fixed)
     options = measured_options(kernel, programs, fixed, options)
     flat = isinstance(kernel, triton.JITFunction) and torch.version.hip is None
     if not flat or torch.compiler.is_compiling():

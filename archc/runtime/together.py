@@ -32,6 +32,12 @@ def staged(fixed: dict, options: dict) -> dict:
     return {**fixed, "STAGES": options["num_stages"]} if "STAGES" in fixed else fixed
 
 
+def constants_of(kernel: Any, first: int, fixed: dict) -> dict:
+    """The constants of a kernel, in its order: its arguments from the `first` on. Launches of
+    several kernels may be told the same."""
+    return {name: fixed[name] for name in kernel.arg_names[first:]}
+
+
 SPILLED = 32
 """Numbers of a thread that may be spilled for one more program that runs at once."""
 
@@ -119,6 +125,7 @@ class Launches(TorchDispatchMode):
         self, kernel: Any, programs: int, given: list, counts: list, fixed: dict, options: dict
     ) -> None:
         """One more, in place of `launch_kernel`."""
+        fixed = constants_of(kernel, len(given) + len(counts), fixed)
 
         def compiled() -> None:
             made = code_that_fits(kernel, programs, given, counts, fixed, options)

@@ -11,6 +11,7 @@ from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, SHORT, Value
 from archc.backends.expression import UNARY, Text
+from archc.backends.lines import words
 from archc.backends.triton.dense import dense, laid_out
 from archc.backends.triton.kernel_program import (
     KernelProgram,
@@ -39,6 +40,9 @@ from archc.tile.rereads import rereads
 
 TORCH = {"int": "torch.int32", "bool": "torch.bool"}
 
+
+OWN = ("BLOCK", "AGAIN", "RUN", "ALONE", "BACKWARD")
+"""Constants that each launch has its own of."""
 
 VIEWS = (ir.Constant, ck.Expand, ck.Select)
 """Ops that PyTorch does without work worth a word."""
@@ -74,6 +78,7 @@ class KernelFunction(GraphFunction):
         self.entering: list[str] = []
         self.settings: dict[tuple[str, ...], str] = {}
         self.flags: list[str] = []
+        self.constants: dict[str, str] = {}
         self.marks: list[int] = []
         self.keeping: list[str] = []
         brief = fused and not any(map(is_saved, graph.outputs))
@@ -82,6 +87,7 @@ class KernelFunction(GraphFunction):
         self.gaps = read_by_chunks(self.graph, self.plan)
         self.sequences = self.body.names.fresh("sequences")
         self.even = self.body.names.fresh("even")
+        self.shared = self.body.names.fresh("fixed")
         self.nodes = {name: id for each in self.plan.kernels for id, name in each.loads.items()}
         self.nodes |= {name: id for each in self.plan.kernels for name, id in each.stores.items()}
         self._widen()
@@ -130,8 +136,12 @@ class KernelFunction(GraphFunction):
         mine, its = self.body.writer.lines, brief.body.writer.lines
         steps = zip(self.marks, brief.marks, strict=False)
         same = [*takewhile(lambda at: _words(mine[: at[0]]) == _words(its[: at[1]]), steps)]
+        both = self.constants.keys() & brief.constants.keys()
+        if any(self.constants[name] != brief.constants[name] for name in both):
+            return False
         if not same or _frame(self) != _frame(brief):
             return False
+        self.constants |= brief.constants
         here, there = same[-1]
         lines = Writer()
         lines.include(mine[:here])
@@ -197,6 +207,7 @@ class KernelFunction(GraphFunction):
     def _head(self, used: Collection[str]) -> list[str]:
         """The dtype of the data, and what enters contiguous, before the counts of chunks."""
         self.body.asked.discard("data")
+        used = {*used, *words(self.constants.values())}
         data = [x for name, x in self.reals.items() if not is_end(name)] or self.reals.values()
         head = [f"data = narrowest({', '.join(data)})"]
         lines = Writer()
@@ -204,7 +215,18 @@ class KernelFunction(GraphFunction):
         head += lines.lines
         counts = super()._head(used)
         head += self._even_head() if self.even in used else []
-        return [*head, *(self._packed_head(used) if self.packed else counts)]
+        fixed, given = Writer(), [f"{name}={text}" for name, text in self.constants.items()]
+        fixed.call(f"{self.shared} = compiled_for(", given, ")")
+        return [*head, *(self._packed_head(used) if self.packed else counts), *fixed.lines]
+
+    def fixed(self, constants: Mapping[str, str]) -> str:
+        """The constants of a launch: those that a name says enough of are made once, and every
+        kernel takes its own of them."""
+        alike = {n: t for n, t in constants.items() if n not in OWN}
+        for name, text in alike.items():
+            self.constants.setdefault(name, text)
+        own = [f"{n}={t}" for n, t in constants.items() if self.constants.get(n) != t]
+        return f"{self.shared} | dict({', '.join(own)})" if own else self.shared
 
     def _even_head(self) -> list[str]:
         """The line that says whether tokens fill every chunk: of packed sequences that is not
@@ -454,4 +476,4 @@ def _frame(function: KernelFunction) -> tuple[object, ...]:
     """The names that steps of a function take from around them."""
     body = function.body
     return (function.arguments, function.counts, function.sequences, body.head, body.lengths,
-            body.sizes, function.packed)  # fmt: skip
+            body.sizes, function.packed, function.shared)  # fmt: skip

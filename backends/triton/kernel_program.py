@@ -103,8 +103,8 @@ def launch_kernel_program(
         opening, items, closing = options
         write_launch(
             function.body.writer, title, programs, tensors, counts,
-            [f"{n}={constants[n]}" for n in lowered.program.constants if n in known],
-            (opening, [*items, *limit], closing), made="compiled_for",
+            function.fixed({n: constants[n] for n in lowered.program.constants if n in known}),
+            (opening, [*items, *limit], closing),
         )  # fmt: skip
 
 

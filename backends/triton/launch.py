@@ -10,17 +10,14 @@ Call = tuple[str, list[str], str]
 
 def write_launch(
     writer: Writer, kernel: str, programs: str, given: list[str], counts: list[str],
-    fixed: list[str], options: Call, told: str = "", made: str = "dict",
+    fixed: str, options: Call, told: str = "",
 ) -> None:  # fmt: skip
     """`launch_kernel(...)`, in the order of the kernel's arguments: `given`, tensors each with its
-    strides; `counts`, numbers that may be any; what is `fixed` when it is compiled, of which `made`
-    makes a dict; and the `options` of compiling. `told`: the name of what it returns."""
-    listed = (
-        f"{start}{', '.join(items)}{end}"
-        for start, items, end in (("[", given, "]"), ("[", counts, "]"), (f"{made}(", fixed, ")"))
-    )
+    strides; `counts`, numbers that may be any; a dict of what is `fixed` when it is compiled; and
+    the `options` of compiling. `told`: the name of what it returns."""
+    listed = (f"[{', '.join(items)}]" for items in (given, counts))
     start, items, end = options
-    parts = [kernel, programs, *listed, f"{start}{', '.join(items)}{end}"]
+    parts = [kernel, programs, *listed, fixed, f"{start}{', '.join(items)}{end}"]
     before = f"{told} = " if told else ""
     writer.line(f"{before}launch_kernel({', '.join(parts)})")
 

@@ -128,13 +128,13 @@ def launch_program(
     known = mentioned(program)
     tensors = [_tensor(buffer, launch.buffers[buffer.name]) for buffer in program.buffers]
     sizes = numbers_of(program, launch.sizes)
-    constants = [f"{n}={launch.constants[n]}" for n in program.constants if n in known]
+    constants = ", ".join(f"{n}={launch.constants[n]}" for n in program.constants if n in known)
     settings = [f'"num_warps": {launch.warps or program.warps}', f'"num_stages": {program.ahead}']
     settings += ['"launch_cooperative_grid": True'] if program.cooperative else []
     write_launch(
-        writer, title, programs_text(program, launch), tensors, sizes, constants,
+        writer, title, programs_text(program, launch), tensors, sizes, f"compiled_for({constants})",
         (launch.options, [], "") if launch.options else ("{", settings, "}"),
-        launch.told, "compiled_for",
+        launch.told,
     )  # fmt: skip
 
 

@@ -16,6 +16,10 @@ def body(table, out, n, SIZE: tl.constexpr):
     """A kernel that is never run here."""
 
 
+def blocked(out, n, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Another, of which the launches of a function are told more than it takes."""
+
+
 class Code:
     """Machine code that only counts its launches."""
 
@@ -44,3 +48,19 @@ def test_a_table_that_is_not_given_may_come_first(monkeypatch: pytest.MonkeyPatc
     # what is launched again is not looked up: Triton is given where it is
     assert plain.launched == [(3, (None, out, 5, 4)), (3, (None, out.data_ptr(), 5, 4))]
     assert packed.launched == [(3, (table, out, 5, 4))]
+
+
+def test_constants_of_several_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machine code has its numbers by their places: a kernel takes its own, in its order."""
+    made = Code()
+    monkeypatch.setattr(launch, "code_that_fits", lambda *_: made)
+    kernel: Any = triton.JITFunction(blocked)
+    fixed, out = {"CHUNK": 64, "SIZE": 4}, torch.zeros(4)
+    launch.launch_kernel(kernel, 3, [out], [5], fixed | {"BLOCK": 8}, {"num_warps": 1})
+    # as many as it takes, and in another order
+    launch.launch_kernel(kernel, 3, [out], [5], {"BLOCK": 8, "SIZE": 4}, {"num_warps": 1})
+    launch.launch_kernel(kernel, 3, [out], [5], {"BLOCK": 4, "SIZE": 8}, {"num_warps": 1})
+    first, again, other = (given[2:] for _, given in made.launched)
+    assert first == again == (4, 8) and other == (8, 4)
+    with pytest.raises(KeyError, match="BLOCK"):
+        launch.launch_kernel(kernel, 3, [out], [5], fixed, {"num_warps": 1})

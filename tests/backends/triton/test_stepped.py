@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -170,6 +170,7 @@ class Kernel:
     """In place of a kernel of Triton, and of its machine code."""
 
     metadata = SimpleNamespace(shared=0)
+    arg_names: Sequence[str] = ("x_p", "x_t", "y_p", "T", "K")
 
     def __init__(self, log: list[tuple], code: Kernel | None = None):
         self.log, self.code = log, code
@@ -218,7 +219,9 @@ def launched(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[tuple]
     driver = SimpleNamespace(driver=SimpleNamespace(active=active))
     triton = SimpleNamespace(JITFunction=Arguments, runtime=driver)
     monkeypatch.setattr(module, "triton", triton)
-    monkeypatch.setattr(module, "gla_memory_step", Arguments(log))
+    step = Arguments(log)
+    step.arg_names = module.gla_memory_step.arg_names
+    monkeypatch.setattr(module, "gla_memory_step", step)
     monkeypatch.setattr(module, "on_gpu", lambda *given: True)
     monkeypatch.setattr(module, "PLAIN", {OnGPU})
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

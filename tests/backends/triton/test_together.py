@@ -138,6 +138,7 @@ class Waits:
     """In place of a kernel: it is compiled only while another is."""
 
     metadata = SimpleNamespace(shared=0)
+    arg_names = ("x_p",)
 
     def __init__(self, name: str, log: list[str], meeting: threading.Barrier):
         self.name, self.log, self.meeting = name, log, meeting

@@ -29,6 +29,7 @@ class Kernel:
     """A kernel that notes how it was launched."""
 
     measured: Any
+    arg_names: list[str]
 
     def __init__(self) -> None:
         self.src, self.fn = "def walk(): ...", None
@@ -68,6 +69,7 @@ def test_launches_of_a_class_get_its_settings(walk: Kernel, tmp_path: Path) -> N
         (1000, {"B_K": 64}),
         (1000, {"H": 2}),
     ):
+        walk.arg_names = [*(FIXED | more)]
         launch_kernel(walk, programs, [], [], {**FIXED, **more}, shipped)
     assert shipped == {"num_warps": 4}
     better, before = {"num_warps": 8, "num_stages": 2}, {"num_warps": 4}
