@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import sympy
 
 from archc.dims import TIME, Axis
 from archc.elaborate import expr, implicit, ops
+from archc.elaborate.mentions import walk
 from archc.elaborate.rearrange import FORMS
 from archc.elaborate.scope import Along, Scope
 from archc.elaborate.values import FunctionRef, LayerRef, Tensor, Value
@@ -80,35 +82,43 @@ def _variable(scope: Scope, items: tuple[tree.Expr, ...]) -> tuple[Along, int] |
     """The index variable and how many tokens before it: `t` is (t, 0), `t - 2` is (t, 2)."""
     if len(items) != 1:
         return None
-    item = items[0]
+    variable, terms = _lag(scope, items[0])
+    if variable is None:
+        return None
+    values = [(sign, scope.evaluate(term)) for sign, term in terms]
+    if not all(isinstance(value, sympy.Expr) for _, value in values):
+        return None
+    back = sympy.Add(*(-sign * value for sign, value in values))
+    return variable, _steps(scope, items[0], back) if terms else 0
+
+
+def _lag(scope: Scope, item: tree.Expr) -> tuple[Along | None, list[tuple[int, tree.Expr]]]:
+    """The index variable that a sum begins with, and what is added: of `t - w - 1`, -w and -1."""
     if isinstance(item, tree.Name):
-        variable = scope.index(item.id)
-        return (variable, 0) if variable else None
-    if isinstance(item, tree.Binary) and isinstance(item.left, tree.Name) and item.op in ("-", "+"):
-        variable = scope.index(item.left.id)
-        if variable is None:
-            return None
-        steps = scope.evaluate(item.right)
-        return (variable, _steps(scope, item, steps)) if isinstance(steps, sympy.Expr) else None
-    return None
+        return scope.index(item.id), []
+    if not isinstance(item, tree.Binary) or item.op not in ("-", "+"):
+        return None, []
+    variable, terms = _lag(scope, item.left)
+    return variable, [*terms, (1 if item.op == "+" else -1, item.right)]
 
 
-def _steps(scope: Scope, item: tree.Binary, steps: sympy.Expr) -> int:
+def _steps(scope: Scope, item: tree.Expr, steps: sympy.Expr) -> int:
     """How many tokens back `t - n` is; n must be known, since each token back has to be kept."""
-    if item.op == "+":
+    known = scope.number(steps)
+    ahead = isinstance(item, tree.Binary) and item.op == "+" and isinstance(item.left, tree.Name)
+    if ahead or (known is not None and known < 0):
         raise scope.error(
             "E0308",
             f"`[{item.span.text}]` is a token that has not been seen yet",
             item.span,
             "in the future",
             helps=[
-                f"the token before is `[{item.left.span.text}-1]`",
+                f"the token before is `[{_first(item).span.text}-1]`",
                 "from the last token to the first: `reversed(x)` of what goes in, and of what comes"
                 " out",
             ],
         )
-    known = scope.number(steps)
-    if known is None or not known.is_Integer or not 0 <= known <= MAX_SHIFT:
+    if known is None or not known.is_Integer or known > MAX_SHIFT:
         helps = ["further back: a state, or a `shortconv`"]
         if known is None:
             helps = ["by a size: the first of W = n + 1 tokens, " + FIRST]
@@ -119,9 +129,13 @@ def _steps(scope: Scope, item: tree.Binary, steps: sympy.Expr) -> int:
             helps=helps,
         )
     if not steps.is_number:
-        text = f"{item.right.span.text} == {known}"
-        scope.require(sympy.Eq(steps, known), text, item.span, settled=True)
+        scope.require(sympy.Eq(steps, known), f"{steps} == {known}", item.span, settled=True)
     return int(known)
+
+
+def _first(item: tree.Expr) -> tree.Expr:
+    """The leftmost term of a sum."""
+    return _first(item.left) if isinstance(item, tree.Binary) else item
 
 
 def at_reader(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Value:
@@ -290,6 +304,7 @@ def gather(scope: Scope, node: tree.Index, base: Tensor) -> Tensor:
             node.span,
             helps=["axes are written only left of `=`; a table of pairs is read at `[t, s]`"],
         )
+    _check_earlier(scope, node, base)
     value = scope.evaluate(node.items[0])
     if isinstance(value, sympy.Expr):
         value = whole(scope, value)  # not settled: it is l of each layer of a `repeat`
@@ -311,6 +326,27 @@ def gather(scope: Scope, node: tree.Index, base: Tensor) -> Tensor:
         first = ops.constant(scope, sympy.Integer(0), node.span)
         at = ops.node(scope, ir.Elementwise("where"), scope.attend.mask, at, first, span=node.span)
     return ops.node(scope, ir.Gather(axes[0].name), base, at, span=node.span)
+
+
+def _check_earlier(scope: Scope, node: tree.Index, base: Tensor) -> None:
+    """Refuse `x[t // 2]` of a value per token: it reads as a token, and would be an entry of x."""
+    item = node.items[0]
+    parts = tuple(walk(item))
+    named = {part.id: scope.index(part.id) for part in parts if isinstance(part, tree.Name)}
+    found = [variable for variable in named.values() if variable is not None]
+    if any(isinstance(part, tree.Index) for part in parts):  # `targets[t-1]`: an integer of a token
+        return
+    if len(found) != 1 or not any(axis.name == found[0].source for axis in base.axes):
+        return
+    axes = scope.visible(base)
+    place = re.sub(r"\bt\b", f"position({node.base.span.text})", item.span.text)
+    entry = f"an entry of `{axes[0]}`: `take[{axes[0]}]({node.base.span.text}, {place})`"
+    raise scope.error(
+        "E0308",
+        f"an earlier token is `t - n` with a whole number n up to {MAX_SHIFT}",
+        item.span,
+        helps=[entry] if axes and found[0].role == "reader" else [],
+    )
 
 
 def _indices(node: tree.Index, axes: Sequence[Axis]) -> list[str]:

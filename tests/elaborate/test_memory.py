@@ -176,6 +176,26 @@ def test_earlier_tokens() -> None:
     torch.testing.assert_close(made, shifted - x["x"])
 
 
+@pytest.mark.parametrize("at", ["t-w-1", "t - (w + 1)", "t-w+1-2", "(t-1)-w"])
+def test_earlier_tokens_by_sums_of_sizes(at: str) -> None:
+    """`x[t-w-1]` was entry t - w - 1 of x's own dim, a number for all of it, in silence."""
+    text = f"layer L(d, w = 2):\n    input x[d]\n    output y = x[{at}] - x\n"
+    made, x = outputs(text, d=2)
+    shifted = torch.cat([torch.zeros(2, 3, 2, dtype=torch.float64), x["x"][:, :-3]], 1)
+    torch.testing.assert_close(made, shifted - x["x"])
+
+
+@pytest.mark.parametrize("at", ["t // 2", "w - t", "-1 + t", "t - 3 + w"])
+def test_tokens_that_are_no_earlier_one_are_refused(at: str) -> None:
+    text = f"layer L(d, w = 4):\n    input x[d]\n    output y = x * x[{at}]\n"
+    assert codes(text) == ["E0308"]
+
+
+def test_entries_by_integers_of_earlier_tokens_are_none() -> None:
+    """`p[i[t-1]]` names an entry of p: the token is that of `i` alone."""
+    assert codes("layer L(d):\n    input p[d]\n    input i in d\n    output y = p[i[t-1]]\n") == []
+
+
 REFUSED = [
     ("h[t] = h[t-2] + x", "E0312", "read 2 steps back"),
     ("h[t] = h[t] + x", "E0203", "depends on itself at the same token"),
