@@ -59,7 +59,13 @@ class ChunkFormulas:
     def read_state(self, slot: Slot) -> Math:
         """The state that a correction at row i reads: after its decay, or before the row."""
         after = slot.after and (self.rows.decays or self.rows.value_decays)
-        return self.state("i", prime=True) if after else self.state("i-1")
+        if after:
+            return self.state("i", prime=True)
+        old, rows = self.state("i-1"), self.rows
+        if not rows.value_decays:
+            return old
+        gate = rows.value_gate("i")
+        return row(old, function("Diag", gate)) if rows.value_wide else row(gate, old)
 
     def y(self, slot: Slot, at: str) -> Math:
         """The written row y of a row that reads the state."""
@@ -111,10 +117,11 @@ class ChunkFormulas:
             return row(*scales, a, function("Diag", ratio), right.vector)
         return row(*scales, ratio, a, right.vector)
 
-    def whole(self, at: str, state: Math) -> Math:
-        """A state of the chunk's start as it has decayed until a row."""
+    def whole(self, at: str, state: Math, values: str = "") -> Math:
+        """A state of the chunk's start as it has decayed until a row, on the value side until
+        another one."""
         key = self.gamma(at) if self.rows.decays else None
-        value = self.delta(at) if self.rows.value_decays else None
+        value = self.delta(values or at) if self.rows.value_decays else None
         left = function("Diag", key) if key is not None and self.rows.key_wide else key
         right = function("Diag", value) if value is not None and self.rows.value_wide else value
         return row(left, state, right)
@@ -124,8 +131,9 @@ class ChunkFormulas:
     def unrolled(self, slot: Slot) -> Math:
         """The state that a correction reads: what the chunk began with, and earlier writes."""
         late = "i" if slot.after else "i-1"
-        begun = self.whole(late, self.state("0"))
-        return row(self.read_state(slot), EQUALS, begun, PLUS, *self._writes(EARLIER, late))
+        begun = self.whole(late, self.state("0"), "i")
+        written = self._writes(EARLIER, late, "i")
+        return row(self.read_state(slot), EQUALS, begun, PLUS, *written)
 
     def one_row(self) -> Math:
         """The state after row i, from that before it."""
@@ -155,14 +163,15 @@ class ChunkFormulas:
             row(self.state(self.last), EQUALS, begun, PLUS, name),
         )
 
-    def _writes(self, over: Math, late: str) -> list[Math]:
-        """The sum of what rows j have written, decayed until a row."""
+    def _writes(self, over: Math, late: str, values: str = "") -> list[Math]:
+        """The sum of what rows j have written, decayed until a row, on the value side until another
+        one."""
         parts: list[Math] = []
         ratio = self.ratio(late, "j")
         for slot in self.slots:
             x, y = self.rows.x(slot, "j"), self.written(slot, "j")
             moved = self.decayed(Factor(False, x.scale, x.vector), ratio)
-            body = row(y.scale, moved, self._row_of(y, late))
+            body = row(y.scale, moved, self._row_of(y, values or late))
             sign = MINUS if y.negative else PLUS
             parts += [sign] if parts else [NEGATIVE] if y.negative else []
             parts += [Sum("∑", over), body]
@@ -183,6 +192,7 @@ class ChunkFormulas:
         """y_i: what a row that reads writes."""
         c, w = self.rows.c(slot, "i"), self.rows.w(slot, "i")
         state = self.read_state(slot)
+        state = Fence(state) if isinstance(state, Row) else state
         read = row(transposed(state), w.vector) if self.own.value else row(
             transposed(w.vector) if w.vector else None, state
         )  # fmt: skip

@@ -199,7 +199,9 @@ class Formulas:
                 row(new, EQUALS, *_plus(parts + [self.write(form, t, old) for t in step.terms]))
             ]
         moved = named(form.state, self.at, prime=True) if step.decay != 1 else old
-        writes = [self.over_rank(step.rank, t.x, self.write(form, t, moved if t.after else old))
+        value = self.diagonal(step.value)
+        early = old if value is None else Fence(row(old, value))
+        writes = [self.over_rank(step.rank, t.x, self.write(form, t, moved if t.after else early))
                   for t in step.terms]  # fmt: skip
         if step.decay == 1:
             return [row(new, EQUALS, *_plus([old, *writes]))]

@@ -297,6 +297,27 @@ def test_a_memory_with_momentum_of_several_keys() -> None:
     held("omega_momentum", reference, X, d=4, H=2, K=3, V=2)
 
 
+def test_a_memory_that_erases_at_another_key_while_values_fade() -> None:
+    """What is erased is read before the keys fade, and after the values do."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        q, k, v = (heads(x, p[name]) for name in ("W_q", "W_k", "W_v"))
+        alpha, gamma = (heads(x, p[name]).sigmoid() for name in ("W_a", "W_c"))
+        beta, erase = (x @ p["W_b"]).sigmoid()[..., None, None], unit(heads(x, p["W_e"]))
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            read = torch.einsum("bhkv,bhk->bhv", state, erase[:, t])
+            state = state - beta[:, t] * erase[:, t, :, :, None] * read[:, :, None]
+            state = alpha[:, t, :, :, None] * state * gamma[:, t, :, None]
+            state = state + k[:, t, :, :, None] * v[:, t, :, None]
+            return state, torch.einsum("bhkv,bhk->bhv", state, q[:, t])
+
+        return back(loop(x.new_zeros(2, 2, 3, 2), 5, step), p["W_o"])
+
+    held("erase_elsewhere", reference, X, d=4, H=2, K=3, V=2)
+
+
 def test_a_memory_that_moves_at_the_end_of_blocks() -> None:
     def reference(inputs: Values, p: Values) -> Tensor:
         x = inputs["x"]

@@ -237,6 +237,21 @@ layer Example(H, K, V):
         o = S[t].T @ q + P[t-1].T @ k + q.T @ tanh(p) + q.T @ P[t] @ v
     output o
 """,
+    # Corrections that read the state before one side of it decays, and after the other one does.
+    "decays of both sides, of which a correction reads one": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], x[H, K], v[H, V], z[H, V], b[H]
+    be = sigmoid(b)
+    uk = l2norm[K](k)
+    uv = l2norm[V](v)
+    recurrence S[K, V], P[K, V] over H:
+        R = S[t-1] @ diag(sigmoid(z))
+        S[t] = diag(sigmoid(x)) @ R - be * uk @ (uk.T @ R - v.T)
+        T = diag(sigmoid(x)) @ P[t-1]
+        P[t] = (T @ (I - be * uv @ uv.T)) @ diag(sigmoid(z)) + q @ v.T
+        o = S[t].T @ q + S[t-1].T @ k + P[t].T @ q
+    output o
+""",
     # No correction, read along either axis, with a decay for each entry of both.
     "a table read by rows and by columns": """
 layer Example(H, K, V):

@@ -79,10 +79,10 @@ LOOPS = {
     "a decay of the keys, and a correction along the values that reads the state before it": Case(
         matrix("S[t] = diag(sigmoid(x)) @ S[t-1] - (S[t-1] @ z) @ z.T + k @ v.T"),
         "E0603", "S", "S[t] = diag(sigmoid(x)) @ S[t-1] - (S[t-1] @ z) @ z.T + k @ v.T", "value"),
-    "decays of both sides, of which a correction reads one": Case(
-        matrix("R = S[t-1] @ diag(sigmoid(z))\n"
-               "        S[t] = diag(sigmoid(x)) @ R - k @ (k.T @ R) + k @ v.T"),
-        "E0603", "S", "S[t] = diag(sigmoid(x)) @ R - k @ (k.T @ R) + k @ v.T", "value"),
+    "decays of both sides, of which a correction reads neither": Case(
+        matrix("S[t] = diag(sigmoid(x)) @ S[t-1] @ diag(sigmoid(z)) - k @ (k.T @ S[t-1])"),
+        "E0603", "S", "S[t] = diag(sigmoid(x)) @ S[t-1] @ diag(sigmoid(z)) - k @ (k.T @ S[t-1])",
+        "value"),
     "corrections along both sides": Case(
         matrix("S[t] = (I - k @ k.T) @ S[t-1] @ (I - z @ z.T) + k @ v.T"),
         "E0607", "S", "S[t] = (I - k @ k.T) @ S[t-1] @ (I - z @ z.T) + k @ v.T", "axes"),

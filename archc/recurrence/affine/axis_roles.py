@@ -287,8 +287,6 @@ def _step(table: Table, roles: Roles, raw: Raw, rank: Axis | None) -> Step:
             rows.setdefault(x, [ZERO, ZERO])[1] += table.times(rest, covector)
     groups = _merged(table, roles, [(x, c, w) for x, (c, w) in rows.items()])
     terms = [_term(table, key, *group) for group in groups]
-    if value != 1 and any(term.w != 0 and not term.after for term in terms):
-        raise _two_sided()
     ordered = tuple(sorted(terms, key=lambda t: table.text(t.x)))
     return Step(raw.decay, key, value, ordered, rank=rank)
 

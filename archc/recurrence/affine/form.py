@@ -5,9 +5,10 @@ One token is one or more micro-steps. A micro-step, for all values of batch-like
     S' = decay * S_prev
     S  = S' + sum over terms of  x * (c + sum over the key axes of w * S*)
 
-with S* = S' where the term is `after`, else S_prev. Axes have names, so that every product here is
-elementwise and commutes: x and w have key axes, c has value axes, and nothing is transposed. The
-expressions are polynomials (sympy) over symbols that stand for values of the body: `Atom`.
+with S* = S' where the term is `after`, else S_prev decayed along its value side alone. Axes have
+names, so that every product here is elementwise and commutes: x and w have key axes, c has value
+axes, and nothing is transposed. The expressions are polynomials (sympy) over symbols that stand for
+values of the body: `Atom`.
 """
 
 from __future__ import annotations

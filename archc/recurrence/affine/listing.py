@@ -118,8 +118,9 @@ class _Writer:
             sides = (part for part in (step.key, step.value) if part != 1)
             scale = "".join(self._factor(part) for part in sides)
             lines, decayed = [f"{name}' = {scale}{before}"], f"{name}'"
+        early = before if step.value == 1 else f"({self._factor(step.value)}{before})"
         terms = [
-            self._over(step.rank, t.x, self._term(t, decayed if t.after else before))
+            self._over(step.rank, t.x, self._term(t, decayed if t.after else early))
             for t in step.terms
         ]
         return [*lines, f"{name} = {_sum([decayed, *terms])}"]

@@ -101,13 +101,17 @@ class _Rebuild(Builder):
             for term in step.terms:
                 row = self.lower.value(term.c)
                 if term.w != 0:
-                    state = decayed if term.after else previous
+                    early = self._scaled(step.value, previous)
+                    state = decayed if term.after else early
                     keys = tuple(axis.name for axis in self.own.key)
                     row = self.fn("add", row, self._summed(term.w, state, keys))
                 written = self.fn("mul", self.lower.value(term.x), row)
                 if step.rank is not None and step.rank.name in self.body[written].type.names:
                     written = self.body.add(ir.Reduce("sum", (step.rank.name,)), written)
                 self.after = self.fn("add", self.after, written)
+
+    def _scaled(self, decay: sympy.Expr, state: int) -> int:
+        return state if decay == 1 else self.fn("mul", self.lower.value(decay), state)
 
     def _blocks(self) -> tuple[sympy.Expr, ...]:
         names = self.form.states
