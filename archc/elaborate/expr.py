@@ -67,7 +67,7 @@ def inside(scope: Scope, value: Tensor, node: tree.Expr) -> Tensor:
             others=[(value.origin, "from here")],
             helps=helps,
         )
-    brought = scope.frame.bring(value)
+    brought = group(scope, scope.frame.bring(value), node)
     if (blocks := chosen.blocks_of(scope, value)) is not None:
         if value.type.dtype != "bool":
             raise scope.error(
@@ -77,8 +77,8 @@ def inside(scope: Scope, value: Tensor, node: tree.Expr) -> Tensor:
                 others=[(value.origin, "from here")],
                 helps=["a choice of blocks, `top(n, score)`, is one of their tokens too"],
             )
-        brought = chosen.of_tokens(scope, brought, blocks, node.span)
-    return group(scope, brought, node)
+        return chosen.of_tokens(scope, brought, blocks, node.span)
+    return brought
 
 
 def group(scope: Scope, value: Tensor, node: tree.Expr) -> Tensor:
