@@ -221,8 +221,8 @@ def _member(scope: Scope, left: Value, right: Value, at: tree.Expr) -> bool:
                 at.span,
                 helps=[f"give a value, e.g. `--set {left}=64`, or a default"],
             )
-        one_of = sympy.Or(*(sympy.Eq(left, item) for item in right.value if _is_number(item)))
-        return scope.decide(one_of, at.span)
+        equal: list[Any] = [sympy.Eq(left, item) for item in right.value if _is_number(item)]
+        return scope.decide(sympy.Or(*equal), at.span)
     return isinstance(left, Option) and left.value in right.value
 
 
