@@ -118,6 +118,7 @@ class Kept:
             return [id]
         every = (o for operand in node.operands for o in self._read(operand, known))
         found = list(dict.fromkeys(every))
+        late = late or id in self.levels.recomputed  # its inputs are in memory anyway
         stored = not late and 2 * self.bytes(id) <= sum(map(self.bytes, found))
         return [id] if stored else found
 
@@ -180,7 +181,7 @@ class Kept:
         a system has; of what leads to a quotient, programs with parts of a dim would each make
         them."""
         if ir.is_product(node.op):
-            rows = all(a.size == ck.CHUNK for a in own_dims(node.type.axes, self.heads))
+            rows = all(a.size.has(ck.CHUNK) for a in own_dims(node.type.axes, self.heads))
             given = self.levels.recomputed.issuperset(node.operands)
             divided = bool(self.widths.exact_states)
             return rows and given and {*self.heads} <= {*node.type.names} and not divided

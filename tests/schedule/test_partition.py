@@ -279,11 +279,13 @@ def test_what_a_walk_only_multiplies_is_narrow() -> None:
 
 def test_what_needs_no_earlier_kernel_is_in_the_first() -> None:
     """Also where walks make what follows on them, before which all else is done."""
-    found = without_saved("gated_delta_product")
-    first, solve, _ = found.kernels
-    assert SUMMED not in {each.width for each in found.buffers}  # no sums of gates were asked for
+    found = without_saved("kda")
+    first, *others, _ = found.kernels
     before = {*first.stores.values()}
-    assert before and all(before & {*found.graph.ancestors(id)} for id in solve.stores.values())
+    later = [id for each in others for id in each.stores.values()]
+    assert before and later and all(before & {*found.graph.ancestors(id)} for id in later)
+    steps = without_saved("gated_delta_product").buffers
+    assert SUMMED not in {each.width for each in steps}  # no sums of gates were asked for
 
 
 def test_an_inverse_is_applied_where_the_state_is_read() -> None:
@@ -363,15 +365,18 @@ def test_walks_that_correct_rows_and_load_little_have_fewer_columns() -> None:
 
 @pytest.mark.parametrize("steps", [2, 3])
 def test_steps_of_a_token_are_rows_of_its_chunk(steps: int) -> None:
-    """So a system among them is solved by as many warps as any, of scores that are in memory: of
-    three steps rows are 48, for which those take fewer bytes than what they are products of."""
+    """So a system among them is solved by as many warps as any, of scores that it makes of the keys
+    as they entered: neither those nor keys by chunks are in memory."""
     layer = for_kernels(lowered(archc.load("gated_delta_product", n=steps).layer))
     (op,) = (n.op for n in layer.graph if isinstance(n.op, ir.Recurrence))
     graph = prepared(op.chunked.forward, op.heads)
-    made = partition(graph, "memory", op.stream, op.heads, {}).kernels
-    (solve,) = (each for each in made if "saved.inverse" in each.stores)
+    found = partition(graph, "memory", op.stream, op.heads, {})
+    (solve,) = (each for each in found.kernels if "saved.inverse" in each.stores)
     read = {o for node in made_here(solve) for o in node.operands} & {*solve.loads}
+    assert "k" in {solve.loads[id] for id in read}
     axes = [graph[id].type.names[-2:] for id in read]
-    assert ("u", "u'") in axes and ("u", "K") not in axes
+    assert ("u", "u'") not in axes and ("u", "K") not in axes
+    stored = [each.name for each in found.buffers if each.type.names[-2:] == ("u", "u'")]
+    assert stored == ["saved.inverse"]
     matrices = [node.type for node in graph if node.type.names[-2:] == ("u", "K")]
     assert matrices and warps(solve, matrices, False) == 4
