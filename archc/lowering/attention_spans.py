@@ -3,8 +3,9 @@ results: those of `inside` and `across` of archc/attention/between.py.
 
 A launch has so many spans of readers, and one of tokens read for each: both are as long in every
 span, and so far from those of the next. All memory is that of every token of the sequences. A
-forward takes o and the log of the sum of weights from memory and leaves them there with its tokens
-more, in float32; a gradient adds to what is there. No two programs of a launch have one token.
+forward takes sums and the log of the sum of weights from memory and leaves them there with its
+tokens more, in float32, or o of readers that are done then. A gradient adds to what is there. No
+two programs of a launch have one token.
 """
 
 from __future__ import annotations
@@ -160,20 +161,24 @@ def _forward(w: SpanSweep, goes_on: bool) -> Program:
     """A block of readers, which have read other tokens before if it `goes_on`."""
     k, values = w.k, w.fold.source(w.fold.values or "")
     assert values.dim is not None
-    o = w.beside_tokens("o", values.dim, "f32")
+    (done,) = k.sizes("DONE")  # a multiple of 16
+    o, sums = (w.beside_tokens(n, values.dim, kind) for n, kind in (("o", w.IO), ("sums", "f32")))
     lse = w.made("lse", READER, None)
     w.stand()
     rows, vector = [w.in_mine], [w.in_mine, w.inside[values.dim.name]]
     before: list[Tile] = []
     if goes_on:
         m = k.load(lse, *w.result_index(None), where=rows, fill=NEVER).named("lse_before")
-        acc = k.load(o, *w.result_index(values.dim), where=vector).named("o_before")
+        acc = k.load(sums, *w.result_index(values.dim), where=vector).named("sums_before")
         total = k.where(m > NEVER, 1.0, 0.0).over(w.rows)
         before = [m, total, acc.over(w.rows, w.dim(values.dim))]
     m, total, acc = summed(w, values, before=before)
     safe = k.where((m > NEVER).named("read", "whether a reader read anything"), total, 1.0)
     w.keep(lse, None, m + k.apply("log", safe))
-    w.keep(o, values.dim, acc / safe)
+    made, rest = (acc / safe).named("made"), (w.mine.at < done).named("is_done", "reads no more")
+    index = w.result_index(values.dim)
+    k.store(o, *index, value=made, where=[*vector, rest])
+    k.store(sums, *index, value=made, where=[*vector, ~rest])
     return swept(k.done())
 
 

@@ -108,7 +108,8 @@ def shares_of(given: Given) -> list[Share]:
 class Part(NamedTuple):
     """Spans of readers side by side, and the span of tokens that each reads: so many `spans`, from
     the tokens `first_reader` and `first_read` on, a `pitch` apart; `readers` and `read` are the
-    tokens of each, and `pos` is the place of its first reader from the first token read on."""
+    tokens of each, and `pos` is the place of its first reader from the first token read on. Readers
+    before the token `done` read no more after it."""
 
     spans: int
     pitch: int
@@ -117,11 +118,12 @@ class Part(NamedTuple):
     readers: int
     read: int
     pos: int
+    done: int = 0
 
 
-def alone(tokens: int, short: int) -> Part:
+def alone(tokens: int, short: int, done: int = 0) -> Part:
     """The smallest spans, which read themselves."""
-    return Part(tokens // short, short, 0, 0, short, short, 0)
+    return Part(tokens // short, short, 0, 0, short, short, 0, done)
 
 
 def parts_of(tokens: int, size: int) -> Iterator[Part]:
@@ -129,10 +131,11 @@ def parts_of(tokens: int, size: int) -> Iterator[Part]:
     shorter."""
     pairs = tokens // (2 * size)
     if pairs:
-        yield Part(pairs, 2 * size, size, 0, size, size, size)
+        yield Part(pairs, 2 * size, size, 0, size, size, size, 2 * size)
     first = 2 * pairs * size
     if tokens - first > size:
-        yield Part(1, 2 * size, first + size, first, tokens - first - size, size, size)
+        readers = tokens - first - size
+        yield Part(1, 2 * size, first + size, first, readers, size, size, 2 * size)
 
 
 def sizes_of(tokens: int, shortest: int) -> list[int]:
@@ -260,34 +263,39 @@ def between_forward(
     (B, T), heads = first.shape[:2], first.shape[2:-1]
     wide = torch.promote_types(first.dtype, torch.float32)
     tokens = whole_spans(T, len(given.ranks))
-    o = first.new_empty((B, tokens, *heads, last), dtype=wide)
+    o = first.new_empty((B, tokens, *heads, last))
+    sums = o if o.dtype == wide else torch.empty_like(o, dtype=wide)
     lse = first.new_empty((B, *heads, tokens), dtype=wide)
     for share in shares_of(given):
         tree = Tree(Moves(*moves), share.given(given))
-        add_values(tree, (inside, near, across), share.of(o), share.of(lse, 1))
+        add_values(tree, (inside, near, across), share.of(o), share.of(sums), share.of(lse, 1))
         del tree
     lse.masked_fill_(lse == -torch.inf, 0.0)
-    return o[:, :T].to(first.dtype).contiguous(), lse[..., :T].contiguous()
+    return o[:, :T].contiguous(), lse[..., :T].contiguous()
 
 
-def add_values(tree: Tree, kernels: Sequence[Callable], o: Tensor, lse: Tensor) -> None:
+def add_values(
+    tree: Tree, kernels: Sequence[Callable], o: Tensor, sums: Tensor, lse: Tensor
+) -> None:
     """Find o and the log of the sum of weights of all tokens of whole spans, -inf where nothing is
-    read."""
+    read. What readers have not done with is in `sums`, which are float32."""
     (inside, near, across), numbers = kernels, tree.given.numbers
-    inside(*tree.first_sources(), o, lse, alone(tree.tokens, tree.short), *numbers)
-    del tree.left, tree.right
     sizes = sizes_of(tree.tokens, tree.short)
+    part = alone(tree.tokens, tree.short, 0 if sizes else tree.tokens)
+    inside(*tree.first_sources(), o, sums, lse, part, *numbers)
+    del tree.left, tree.right
     first, further = sizes[:NEAR], sizes[NEAR:]
     if first:
         rows = tree.q.new_empty((len(first), *tree.q.shape))
         for own, size in zip(rows, first, strict=True):
             tree.climb(size, own)
         rows = rows.flatten(0, 1)
-        near(*tree.sources(rows, rows), o, lse, alone(tree.tokens, tree.short), *numbers)
+        part = alone(tree.tokens, tree.short, tree.short << len(first))
+        near(*tree.sources(rows, rows), o, sums, lse, part, *numbers)
         del rows
     for size in further:
         for part in parts_of(tree.tokens, size):
-            across(*tree.sources(tree.q, tree.k), o, lse, part, *numbers)
+            across(*tree.sources(tree.q, tree.k), o, sums, lse, part, *numbers)
         if 2 * size < tree.tokens:
             tree.climb(size)
 

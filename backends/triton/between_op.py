@@ -45,13 +45,14 @@ class SpanOp(FoldOp):
         found = {"T": "part.readers", "S": "part.read", "POS": "part.pos", "START": "0"}
         found |= {"N_SPANS": "part.spans", "PITCH": "part.pitch", "TOKENS": "lse.shape[-1]"}
         found |= {"FIRST_T": "part.first_reader", "FIRST_S": "part.first_read"}
+        found |= {"DONE": "part.done"}
         return super()._sizes() | found
 
     def write_functions(self, learned: list[str]) -> None:
         """The function of the values, and those of the gradient, which are given room for what is
         `learned`, where there is any."""
         make = first_span if self.first else another_span
-        self._function(make, "forward", "launch", ["o", "lse"])
+        self._function(make, "forward", "launch", ["o", "sums", "lse"])
         if learned:
             given = [*GIVEN, *(f"d_{self.arguments[name]}" for name in learned)]
             self._function(partial(span_readers, first=self.first), "readers", "readers", given)
@@ -86,7 +87,7 @@ class NearOp(SpanOp):
     def write_function(self) -> None:
         """The function of the values."""
         program = self._program(near_spans, "")
-        arguments = [*self.arguments.values(), "o", "lse", "part", *self.given]
+        arguments = [*self.arguments.values(), "o", "sums", "lse", "part", *self.given]
         doc = "Launch the kernel of values, of spans before of the first levels."
         writer = Writer().define(self.title, arguments, [doc])
         self._prepare(writer)

@@ -32,6 +32,7 @@ from archc.runtime.between import (
     Given,
     Part,
     Tree,
+    add_values,
     between_backward,
     between_forward,
     each_head,
@@ -137,7 +138,7 @@ class Trial(FoldTrial):
             "TOKENS": tensors["lse"].shape[-1],
         }
         sizes |= {"T": part.readers, "S": part.read, "POS": part.pos, "START": 0}
-        sizes |= {"N_SPANS": part.spans, "PITCH": part.pitch}
+        sizes |= {"N_SPANS": part.spans, "PITCH": part.pitch, "DONE": part.done}
         sizes |= {"FIRST_T": part.first_reader, "FIRST_S": part.first_read}
         lengths = {f"BLOCK_{s.dim.name}": max(16, 1 << (known[s.dim.name] - 1).bit_length())
                    for s in self.fold.sources if s.dim is not None}  # fmt: skip
@@ -188,7 +189,7 @@ def kernels(between: Between, case: FoldTrial, makes: dict[str, Callable]) -> li
             whole = partial(make, first=fold is between.inside)
             found.append(partial(trial.launch, whole, order))
         else:
-            found.append(partial(trial.launch, make, [*order, "o", "lse"]))
+            found.append(partial(trial.launch, make, [*order, "o", "sums", "lse"]))
     return found
 
 
@@ -294,10 +295,10 @@ def check(name: str, batch: int) -> None:
     _, near = kernels(between, case, {"inside": first_span, "near": near_spans})
     o, lse = between_forward(moves, first, near, further, given)
     assert distance(o, case.as_made(wanted.detach())) < 1e-11
+    assert torch.equal(apart(moves, (first, near, further), given), o)
     pairs = [kernels(between, case, {"a": make, "b": make}) for make in (span_readers, span_tokens)]
     inside, across = zip(*pairs, strict=True)
-    names = [source.name for source in between.whole.sources]
-    places = [names.index(name) for name in between.whole.learned]
+    places = [[s.name for s in between.whole.sources].index(n) for n in between.whole.learned]
     d_o, of_moves = case.as_made(d_o).contiguous(), (last, level_of(descend()))
     made = between_backward(moves, of_moves, inside, across, places, given, d_o, o, lse)
     found = [torch.zeros_like(x) for x in learned]
@@ -311,6 +312,16 @@ def check(name: str, batch: int) -> None:
     for input, x, slope in zip(inputs, found, slopes, strict=True):
         right = torch.zeros_like(x) if slope is None else slope
         assert float((x - right).norm()) / max(float(right.norm()), 1e-3) < 1e-10, input
+
+
+def apart(moves: Sequence[Callable], of_spans: Sequence[Callable], given: Given) -> Tensor:
+    """o, of sums that are kept in other memory until readers are done."""
+    first, values = given.sources[given.ends[0]], given.sources[given.values]
+    tree = between_module.Tree(between_module.Moves(*moves), given)
+    shape = (first.shape[0], tree.tokens, *first.shape[2:-1], values.shape[-1])
+    o, sums = (torch.full(shape, float("nan"), dtype=torch.float64) for _ in range(2))
+    add_values(tree, of_spans, o, sums, torch.empty(shape[0], *shape[2:-1], shape[1]).double())
+    return o[:, : first.shape[1]].contiguous()
 
 
 @pytest.mark.parametrize("tokens", [64, 128, 192, 320, 448, 1024])
