@@ -123,7 +123,10 @@ def _launched(
     again, run = (function.body.names.fresh(name) for name in ("again", "run"))
     turns = f"((0, 1), (1, chunks_of_run({programs})))"
     with function.body.writer.block(f"for {again}, {run} in {turns}:"):
-        limit = [f"registers=0 if {again} else {THREE_PROGRAMS}"]
+        few = str(THREE_PROGRAMS)
+        if adds_up_few(made):
+            few = f"{FOUR_PROGRAMS} if {IS_NARROW} else {few}"
+        limit = [f"registers=0 if {again} else {few}"]
         yield function.programs(made, batch, run), {"AGAIN": again, "RUN": run}, limit
 
 
@@ -132,6 +135,13 @@ def sums_gates(kernel: Kernel) -> bool:
     row, whose loads and stores wait the less for each other the more programs run at once."""
     made = (node for node in made_here(kernel) if isinstance(node.op, ck.Sums) and node.op.gates)
     return kernel.split is not None and kernel.walk is None and any(made)
+
+
+def adds_up_few(made: KernelProgram) -> bool:
+    """Whether a kernel adds up two matrices of pairs of rows at most, part by part of a dim: each
+    takes 32 registers."""
+    grams = [node for node in made_here(made.kernel) if isinstance(node.op, ck.Gram)]
+    return DIMS.name in made.lowered.parts and len(grams) <= 2
 
 
 def solves(kernel: Kernel) -> bool:

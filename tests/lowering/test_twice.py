@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from archc.backends.triton.kernel_program import KernelProgram, adds_up_few
 
 from archc.ir.kernel import Kernel
 from archc.lowering.kernels import Lowered
@@ -48,6 +49,15 @@ def test_the_second_launch_makes_chunks_with_hard_gates(
     monkeypatch.setattr(launches, "_launches", first)
     assert not errors(found) < 1e-7
     assert {0, 1} == {int(flag) for each in flags for flag in each.flatten()}
+
+
+def test_few_matrices_of_pairs_leave_registers_for_a_fourth_program() -> None:
+    """Two of kda's forward, not of its gradient; four of rwkv7."""
+    few = {
+        spec: [adds_up_few(KernelProgram(kernel, made)) for _, kernel, made in paired(spec)]
+        for spec in ("kda", "rwkv7")
+    }
+    assert few == {"kda": [True, False], "rwkv7": [False, False]}
 
 
 def test_few_programs_look_at_a_chunk_each() -> None:
