@@ -33,7 +33,7 @@ OWN = """
     W gl tma mbarrier warpgroup_mma warpgroup_mma_wait fence_async_shared ring_stage ring_phase
     no_scores row rest beside stage STAGES REGISTERS TOGETHER late_going late_factor
     late_sum late_next late_stage late_phase late_turn
-    turn half weights_held weights_ready weights_free handed handed_ready factors_ready
+    turn half weights_held weights_ready weights_free handed handed_ready factors_ready own_ready
 """.split()
 """Words of the text besides the names of values."""
 

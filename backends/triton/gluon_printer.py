@@ -16,6 +16,7 @@ from archc.backends.lines import broken, unbracketed
 from archc.backends.triton.arguments import pointer
 from archc.backends.triton.gluon_late import LateWeigher, late_products
 from archc.backends.triton.gluon_lines import Lines, Shared
+from archc.backends.triton.gluon_owned import descriptor, lying, note_owned, roots
 from archc.backends.triton.gluon_roles import Roles, Unknown, alike, roles
 from archc.backends.triton.gluon_warps import Loader, Weigher
 from archc.backends.triton.printer import _head, mentioned
@@ -54,7 +55,9 @@ def to_gluon(program: lang.Program) -> str | Refused:
     if not {"IO", "BLOCK_T", "BLOCK_S"} <= mentioned(program):
         return Refused("blocks or vectors that Triton's kernel is not told of")
     try:
-        return Kernel(program, roles(program)).text()
+        found = roles(program)
+        note_owned(found)
+        return Kernel(program, found).text()
     except Unknown as error:
         return Refused(str(error))
 
@@ -125,6 +128,11 @@ class Kernel:
         for place, (ring, load) in enumerate(found.rings.items()):
             known += self._ring(lines, ring, load, place == 0)
         known += [self._held(lines, value) for value in found.held]
+        if found.brought:
+            made = "gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())"
+            lines.line(f"own_ready = {made}")
+            lines.line("mbarrier.init(own_ready, count=1)")
+            known.append("own_ready")
         for place in range(found.vectors):
             shape = f"[STAGES, {size_text(found.lengths[found.walk])}]"
             flat = "gl.SwizzledSharedLayout(1, 1, 1, [0])"
@@ -137,11 +145,11 @@ class Kernel:
     def _scalars(self, lines: Lines) -> None:
         """The lines that make what descriptors are of."""
         found = self.roles
-        roots = [end for end in self.ends.values() if end is not None]
+        places = [end for end in self.ends.values() if end is not None]
         for load in found.rings.values():
             index = load.operands[: len(load.op.buffer.axes)]
-            roots += [value for value in index if not found.dims[value]]
-        needed = found.needed(roots)
+            places += [value for value in index if not found.dims[value]]
+        needed = found.needed([*places, *roots(found, [*found.brought.values()])])
         if needed & {v for turns in found.turns for v in turns.loop.blocks[0].arguments}:
             raise Unknown("tensors that change from turn to turn")
         inside = [s for turns in found.turns for s in turns.loop.blocks[0].statements]
@@ -179,7 +187,7 @@ class Kernel:
     def _ring(self, lines: Lines, ring: str, load: Statement, first: bool) -> list[str]:
         """The lines that make a ring, its descriptors and its barriers, and their names."""
         block = self._block(load)
-        made = f"gl.allocate_shared_memory(IO, [STAGES, {block}], {self._layout(block)})"
+        made = f"gl.allocate_shared_memory(IO, [STAGES, {block}], {lying(block)})"
         lines.line(f"{ring}_ring = {made}")
         made = "gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())"
         lines.line(f"{ring}_ready = {made}")
@@ -203,26 +211,16 @@ class Kernel:
         along = [found.dims[value] for value in index]
         if along[-1] != (width,) or along.count((rows,)) != 1 or along.count((width,)) != 1:
             raise Unknown("vectors that do not stand side by side")
-        axis, size = buffer.axes[along.index((rows,))]
-        base = lines.address(buffer, index, (rows, width), whole=False)
         names: dict[str, Value | None] = {}
         for turns in found.turns:
             names[self.blocks[turns.tiles[ring]]] = self.ends[turns.tiles[ring]]
         for name, end in names.items():
-            length = size_text(size) if end is None else lines.name(end)
-            shape = f"[{length}, {size_text(buffer.axes[-1][1])}]"
-            step = f"[{lines.shared.arguments.stride(buffer, axis)}, 1]"
-            block = self._block(load)
-            given = ", ".join([base, shape, step, f"[{block}]", self._layout(block)])
-            lines.line(f"{name} = tma.make_tensor_descriptor({given})")
+            last = "" if end is None else lines.name(end)
+            descriptor(lines, name, load, rows, last, self._block(load))
 
     def _block(self, load: Statement) -> str:
         """How long a tile that is walked is along its dims."""
         return ", ".join(size_text(self.roles.lengths[n]) for n in self.roles.dims[load.results[0]])
-
-    def _layout(self, block: str) -> str:
-        """How a tile lies in shared memory."""
-        return f"gl.NVMMASharedLayout.get_default_for([{block}], IO)"
 
     def _described(self) -> dict[Statement, str]:
         """The name of the descriptor of each tile that is walked: those of one ring are of one
@@ -269,8 +267,8 @@ class Kernel:
         """The line that makes room for a factor of what is owned; its name."""
         name = f"{lines.name(value)}_held"
         rows, width = (size_text(self.roles.lengths[n]) for n in self.roles.dims[value])
-        layout = f"gl.NVMMASharedLayout.get_default_for([{rows} // 2, {width}], IO)"
-        made = f"gl.allocate_shared_memory(IO, [2, {rows} // 2, {width}], {layout})"
+        block = f"{rows} // 2, {width}"
+        made = f"gl.allocate_shared_memory(IO, [2, {block}], {lying(block)})"
         lines.line(f"{name} = {made}")
         return name
 

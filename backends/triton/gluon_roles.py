@@ -35,7 +35,9 @@ class Turns:
 class Roles:
     """A program without what is known to be chosen, and who does what of it. `dims`: the dims that
     a value varies along, what it is made from being the same along others; `held`: tiles of the
-    side owned that are factors of products; `loaded`: vectors that the warp that loads makes."""
+    side owned that are factors of products; `loaded`: vectors that the warp that loads makes;
+    `brought`: loads of `held` that are copies; `taken`: stores that are, and the tiles of `held`
+    whose room they go through; `ends`: where rows of these end before their tensor does."""
 
     program: lang.Program
     body: list[Statement]
@@ -47,6 +49,9 @@ class Roles:
     turns: list[Turns]
     held: list[Value]
     loaded: set[Value]
+    brought: dict[Value, Statement] = field(default_factory=dict)
+    taken: dict[Statement, Value] = field(default_factory=dict)
+    ends: dict[Statement, Value] = field(default_factory=dict)
 
     @property
     def rings(self) -> dict[str, Statement]:
@@ -57,6 +62,11 @@ class Roles:
     def vectors(self) -> int:
         """How many vectors come along with tiles at most."""
         return max(len(turns.vectors) for turns in self.turns)
+
+    def read_beside(self, value: Value) -> bool:
+        """Whether something but a product reads a value."""
+        users = [s for s in _all(self.body) if value in s.operands]
+        return any(not isinstance(s.op, lang.Dot | lang.For) for s in users)
 
     def turn(self, loop: Statement) -> Turns:
         """What is known of a loop."""

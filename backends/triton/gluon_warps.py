@@ -7,9 +7,10 @@ ends; it begins as soon as its factors are there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from archc.backends.triton import gluon_owned as owned
 from archc.backends.triton.gluon_lines import Lines, Shared
 from archc.backends.triton.gluon_roles import Turns, Unknown
 from archc.backends.triton.spelling import INDENT, dtype_text, size_text
@@ -37,14 +38,31 @@ class Loader(Lines):
         for turns in found.turns:
             roots += [self._place(load) for load in turns.tiles.values()]
             roots += turns.vectors
-        needed = found.needed(roots)
+        copies = {self.name(v): load for v, load in found.brought.items()}
+        needed = found.needed([*roots, *owned.roots(found, [*copies.values()])])
         self.line("ring_stage = 0")
         self.line("ring_phase = 1")
+        for name, load in copies.items():
+            owned.describe(self, f"{name}_own", load)
         for statement in found.body:
             if isinstance(statement.op, lang.For):
+                self._bring(copies)
+                copies = {}
                 self._loop(found.turn(statement), needed)
             elif {*statement.results} & needed:
                 self.let(statement)
+
+    def _bring(self, copies: Mapping[str, Statement]) -> None:
+        """The lines that have factors of what is owned copied, each half by itself."""
+        if copies:
+            sizes = [self.roles.dims[value] for value in self.roles.brought]
+            tiles = [" * ".join(size_text(self.roles.lengths[n]) for n in dims) for dims in sizes]
+            self.line(f"mbarrier.expect(own_ready, 2 * ({' + '.join(tiles)}))")
+        for name, load in copies.items():
+            for half in (0, 1):
+                at = f"[{owned.place_text(self, load, half)}, 0]"
+                given = f"{name}_own, {at}, own_ready, {name}_held.index({half})"
+                self.line(f"tma.async_copy_global_to_shared({given})")
 
     def _place(self, load: Statement) -> Value:
         """Where a tile begins along the axis that is walked."""
@@ -111,6 +129,7 @@ class Weigher(Lines):
         self.ready = set[str]()
         self.left: dict[str, int] = {}
         self.vectors = list[Value]()
+        self.waited = not self.roles.brought  # for what is owned
         self.also: list[tuple[str, str]] = []  # names that each turn hands on besides
 
     def write(self) -> None:
@@ -127,22 +146,67 @@ class Weigher(Lines):
         for statement in found.body:
             if isinstance(statement.op, lang.For):
                 if statement is found.turns[0].loop:
-                    self.line("fence_async_shared()")
+                    self._begin_loops()
                 self._loop(statement, needed)
+            elif statement in found.taken:
+                self._take_away(statement)
             elif isinstance(statement.op, lang.Store):
                 self.store(statement)
+            elif statement in found.brought.values():
+                self._read(statement)
             elif {*statement.results} & needed:
                 self.let(statement)
                 self._hold(statement)
+        if found.taken:
+            self.line("tma.store_wait(0)")
+
+    def _begin_loops(self) -> None:
+        """The lines before all loops: descriptors of what is taken away, while what is owned
+        arrives; what is owned is there."""
+        found = self.roles
+        for place, statement in enumerate(found.taken):
+            owned.describe(self, f"taken_{place}", statement)
+        if {*found.held} - {*found.brought}:
+            self.line("fence_async_shared()")
+        self._await_own()
+
+    def _await_own(self) -> None:
+        if not self.waited:
+            self.line("mbarrier.wait(own_ready, 0)")
+        self.waited = True
+
+    def _read(self, load: Statement) -> None:
+        """The line that reads a factor that is brought, where more than a product needs it."""
+        (value,) = load.results
+        if self.roles.read_beside(value):
+            self._await_own()
+            layout = self.layout(self.roles.dims[value])
+            self.line(f"{self._called(value)} = {self._called(value)}_held.index(W).load({layout})")
+
+    def _take_away(self, store: Statement) -> None:
+        """The lines that have a result copied through the room of a factor."""
+        found, place = self.roles, [*self.roles.taken].index(store)
+        value, room = store.operands[len(store.op.buffer.axes)], found.taken[store]
+        through = f"{self._called(room)}_held.index(W)"
+        if found.dims[room] != found.dims[value]:
+            block = ", ".join(owned.shape_of(found, store))
+            through += f"._reinterpret(IO, [{block}], {owned.lying(block)})"
+        self.line(f"{through}.store(gl.cast({self.name(value)}, IO))")
+        self.line("fence_async_shared()")
+        at = f"[{owned.place_text(self, store)}, 0]"
+        self.line(f"tma.async_copy_shared_to_global(taken_{place}, {at}, {through})")
 
     def _needed(self) -> set[Value]:
         found = self.roles
         tiles = [load.results[0] for turns in found.turns for load in turns.tiles.values()]
         ends = [s for s in found.body if isinstance(s.op, lang.Store | lang.For)]
+        ends = [s for s in ends if s not in found.taken]
         roots = [value for statement in ends for value in statement.operands]
+        roots += owned.roots(found, [*found.taken])
+        roots += [s.operands[len(s.op.buffer.axes)] for s in found.taken]
         for turns in found.turns:
             roots += turns.loop.blocks[0].yields
-        return found.needed(roots, [*tiles, *found.loaded])
+        return found.needed(roots, [*tiles, *found.loaded, *found.brought])
 
     def _hold(self, statement: Statement) -> None:
         """The line that puts a factor into shared memory."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from archc.backends.triton.gluon_late import Late, carried_sums
 from archc.backends.triton.gluon_lines import Lines, Shared
+from archc.backends.triton.gluon_owned import lying
 from archc.backends.triton.gluon_printer import Kernel, Refused
 from archc.backends.triton.gluon_roles import Roles, Turns, Unknown, roles
 from archc.backends.triton.gluon_warps import Loader, Product, Weigher, advance, hurried
@@ -388,7 +389,7 @@ class WideKernel(Kernel):
         """The shape and the layout of tiles in shared memory."""
         block = ", ".join(dims)
         shape = f"{places}, {block}" if places else block
-        return f"[{shape}], {self._layout(block)}"
+        return f"[{shape}], {lying(block)}"
 
     def _places(self, lines: Lines) -> None:
         (*outer, (last, count)) = self.program.grid

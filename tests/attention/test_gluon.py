@@ -89,8 +89,9 @@ def test_a_launch_chooses_one_of_both() -> None:
 
 
 def walk(
-    ahead: int = 0, inside: str = "in_s", fill: float = 0.0, function: str = "exp2", size: str = "S"
-) -> lang.Program:
+    ahead: int = 0, inside: str = "in_s", fill: float = 0.0, function: str = "exp2",
+    size: str = "S", own: str = "T",
+) -> lang.Program:  # fmt: skip
     """The sum over s of exp2(q . k) v, as one loop; of options, one thing that is otherwise."""
     k = Composer("walk", "o = the sum over s of exp2(q . k) v.")
     (IO,) = k.dtypes("IO")
@@ -101,7 +102,8 @@ def walk(
     o = k.buffer("o", h=H, t=T, d=BLOCK_K, dtype="IO")
     h, d = k.program("h", H), k.iota("d", BLOCK_K)
     t = k.program("block", ceil_div(T, BLOCK_T)) * BLOCK_T + k.iota("t", BLOCK_T)
-    b_q = k.load(q, h, t, d, where=[t < T], wide=False)
+    in_t = (t >= 3) if own == "odd" else t < {"T": T, "E": E}[own]
+    b_q = k.load(q, h, t, d, where=[in_t], wide=False)
     start = k.full(0.0, lang.Dim("t", BLOCK_T), lang.Dim("d", BLOCK_K))
     with k.loop(0, ceil_div(S, BLOCK_S), start) as turn:
         s = turn.index * BLOCK_S + k.iota("s", BLOCK_S)
@@ -110,7 +112,7 @@ def walk(
         b_v = k.load(v, h, s, d, where=masks, fill=fill, wide=False)
         p = k.apply(function, b_q.dot(b_k))
         turn.next(p.to(IO).dot(b_v, turn.carried[0]))
-    k.store(o, h, t, d, value=turn.results[0], where=[t < T])
+    k.store(o, h, t, d, value=turn.results[0], where=[in_t])
     return k.done()
 
 
@@ -134,6 +136,27 @@ def test_a_mask_is_the_end_of_what_the_copy_engine_reads() -> None:
     assert isinstance(before, str)
     assert "[S, BLOCK_K], [BLOCK_K, 1], [BLOCK_S, BLOCK_K]," in whole
     assert "[E, BLOCK_K], [BLOCK_K, 1], [BLOCK_S, BLOCK_K]," in before
+
+
+@pytest.mark.parametrize("own", ["T", "E", "odd"])
+def test_what_is_owned_comes_and_goes_by_the_copy_engine(own: str) -> None:
+    """A factor of products, and what is made of it through its room, if their masks are ends."""
+    text = to_gluon(walk(own=own))
+    assert isinstance(text, str)
+    text = " ".join(text.split())
+    told = f"[{own}, BLOCK_K], [BLOCK_K, 1], [BLOCK_T // 2, BLOCK_K],"
+    moved = [text.count(t) for t in (told, "own_ready, q_held", "async_copy_shared_to_global")]
+    assert moved == ([0, 0, 0] if own == "odd" else [2, 2, 1])
+    assert ("gl.load((q_p" in text, "gl.store(" in text) == (own == "odd", own == "odd")
+    assert text.count("mbarrier.wait(own_ready, 0)") == (own != "odd")
+
+
+def test_a_factor_that_is_read_besides_is_read_from_its_room() -> None:
+    """What arrives is a factor of products, and one of delta."""
+    text = text_of(archc.load("fox").layer, "triton")
+    weighs = text.split(f"def fox_memory_sum_readers_kernel{SUFFIX}_weigh(")[1].split("\ndef ")[0]
+    assert "b_d_o = b_d_o_held.index(W).load(of_d_K)" in weighs
+    assert "(d_o_p" not in weighs
 
 
 @pytest.mark.parametrize(
