@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from archc.runtime.folds import is_copied
-from archc.runtime.jit import newer_assembler
+from archc.runtime.jit import kernel
 from archc.runtime.kernels import block_of
 from archc.runtime.optional import fence_async_shared, gluon, triton
 
@@ -26,12 +26,7 @@ BLOCKS = {"forward": (128, 128), "readers": (128, 128), "tokens": (64, 128)}
 
 def gluon_kernel(function: Any = None, *, varying: tuple[str, ...] = ()) -> Any:
     """A kernel of Gluon, or a function that one calls, where there is Gluon."""
-    if function is None:
-        return lambda function: gluon_kernel(function, varying=varying)
-    if gluon is None:
-        return function
-    newer_assembler()
-    return gluon.jit(function, do_not_specialize=varying)
+    return kernel(function, varying=varying, of=gluon)
 
 
 def are_specialized(walked: int, borders: Tensor | None, *read: Tensor) -> bool:

@@ -8,15 +8,16 @@ from typing import Any
 from archc.runtime.optional import triton
 
 
-def kernel(function: Any = None, *, varying: tuple[str, ...] = ()) -> Any:
-    """A kernel of Triton, where there is Triton. Arguments that are `varying`, as the number of
-    tokens is, make no new machine code, whether 16 divides them or not."""
+def kernel(function: Any = None, *, varying: tuple[str, ...] = (), of: Any = triton) -> Any:
+    """A kernel of Triton, or of Gluon if it is `of` that, where there is such. Arguments that are
+    `varying`, as the number of tokens is, make no new machine code, whether 16 divides them or
+    not."""
     if function is None:
-        return lambda function: kernel(function, varying=varying)
-    if triton is None:
+        return lambda function: kernel(function, varying=varying, of=of)
+    if of is None:
         return function
     newer_assembler()
-    return triton.jit(function, do_not_specialize=varying)
+    return of.jit(function, do_not_specialize=varying)
 
 
 def newer_assembler() -> None:
