@@ -14,7 +14,14 @@ from archc.attention.row_heads import all_by_rows, rows_of
 from archc.attention.scores import scores_of
 from archc.attention.totals import as_folds
 from archc.attention.weighted_sum import WeightedSum
-from archc.backends.triton.fold import for_kernels, how_on_hopper, how_packed, is_library, told
+from archc.backends.triton.fold import (
+    ON_HOPPER,
+    for_kernels,
+    how_on_hopper,
+    how_packed,
+    is_library,
+    told,
+)
 from archc.compile import folded, lowered, placed
 from archc.ir import layer as ir
 from archc.ir.choices import chooses
@@ -89,7 +96,7 @@ def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
 def _hopper(found: WeightedSum | Between) -> tuple[tuple[str, str], ...]:
     """The kernels that such a GPU has, if there are any."""
     text = how_on_hopper(found)
-    return (("on Hopper", text),) if text else ()
+    return (("on Hopper", text), ("launched", ON_HOPPER)) if text else ()
 
 
 def _few(attend: ir.Attend) -> tuple[tuple[str, str], ...]:

@@ -376,6 +376,10 @@ def how_packed(layer: ir.Layer, attend: ir.Attend, found: Sequence[Found]) -> st
     return f"one length after the other: {why}" if why else "one launch of each kernel"
 
 
+ON_HOPPER = "of vectors of 128 numbers in bfloat16, not packed, of 262,144 readers in all or more"
+"""A phrase on the launches of these kernels."""
+
+
 def how_on_hopper(found: WeightedSum | Between) -> str:
     """A phrase on the kernels of a fold whose warps have work of their own; empty where it has
     none."""
@@ -387,8 +391,7 @@ def how_on_hopper(found: WeightedSum | Between) -> str:
             special.append(what)
     if not special:
         return ""
-    given = "of vectors of 128 numbers in bfloat16, not packed, of 262,144 readers in all or more"
-    return f"{', '.join(special)}: a warp loads while two groups of others multiply; {given}"
+    return f"{', '.join(special)}: a warp loads while two groups of others multiply"
 
 
 def _summed(scope: Scope, node: Node, op: FoldOp, most: sympy.Expr | None, table: str) -> Value:
