@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import sympy
 
@@ -11,8 +12,8 @@ from archc.dims import TIME, Axis
 from archc.elaborate import expr, implicit, ops
 from archc.elaborate.mentions import walk
 from archc.elaborate.rearrange import FORMS
-from archc.elaborate.scope import Along, Scope
-from archc.elaborate.values import FunctionRef, LayerRef, Tensor, Value
+from archc.elaborate.scope import Along, Scope, option
+from archc.elaborate.values import FunctionRef, LayerRef, Option, Tensor, Value
 from archc.elaborate.whole import made_whole, whole
 from archc.ir import layer as ir
 from archc.source import Span
@@ -59,7 +60,27 @@ def index(scope: Scope, node: tree.Index) -> Value:
         raise scope.error(
             "E0207", f"`{node.base.span.text}` is a layer", node.span, "called with ( )"
         )
+    if isinstance(base, Option) and isinstance(base.value, tuple) and len(node.items) == 1:
+        return _item(scope, node, base.value)
     return gather(scope, node, ops.tensor(scope, base, node.base.span))
+
+
+def _item(scope: Scope, node: tree.Index, items: tuple[Any, ...]) -> Value:
+    """`windows[l]`: an item of a list of numbers or options, settled when compiling."""
+    place = scope.evaluate(node.items[0])
+    known = scope.number(place) if isinstance(place, sympy.Expr) else None
+    if not isinstance(place, sympy.Expr) or known is None or known not in range(len(items)):
+        raise scope.error(
+            "E0310",
+            f"`{node.base.span.text}` has the items 0 to {len(items) - 1}",
+            node.items[0].span,
+            "known when compiling" if known is None else f"this is {known}",
+        )
+    item = items[int(known)]
+    if not place.is_number:
+        same = (sympy.Eq(place, i) for i, other in enumerate(items) if other == item)
+        scope.require(sympy.Or(*same), node.span.text, node.span, settled=True)
+    return item if isinstance(item, sympy.Expr) else option(item)
 
 
 def _pair(scope: Scope, node: tree.Index) -> Tensor | None:

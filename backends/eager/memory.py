@@ -217,8 +217,10 @@ class Memory:
                 node.op, ir.Recurrence | ir.Attend | ir.Call | ir.Result | ir.Window
             )
             if lost and not region and "t" not in node.type.names:
-                number = ", and is no loss by its name, `..._loss`" if not node.type.axes else ""
-                return f"`{name}` is made from all tokens{number}"
+                of_all = "batch" not in node.type.names
+                told = "is" if not node.type.axes else "read by what is"
+                loss = f", and {told} no loss by its name, `..._loss`" * of_all
+                return f"`{name}` is made from all tokens{loss}"
         return None
 
     def _hands_over(self, op: ir.Call) -> bool:

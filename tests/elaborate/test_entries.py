@@ -93,3 +93,23 @@ def test_members_of_a_list_that_are_made_of_sizes() -> None:
 
 def test_a_number_that_no_entry_has() -> None:
     assert codes(STACK.format(line="h = h * e[-1]")) == ["E0310"]
+
+
+def test_an_item_of_a_list_for_each_layer() -> None:
+    """Numbers, and options that some layers are without."""
+    head = """block Scaled(d, by, plus):
+    input x[d]
+    param W[d, d']
+    a = x @ W
+    output y = by * a if plus == none else by * a + plus
+
+"""
+    text = head + STACK.replace("early = [0, n - 1]", "by = [2, 3, 2], plus = [none, d, 1 / 2]")
+    text = text.replace("    input e[n]\n", "").format(line="h = Scaled(d, by[l], plus[l])(h)")
+    module = archc.parse(text).module(d=2, dtype=torch.float64)
+    x = h = randn(2)
+    weights = dict(module.named_parameters())
+    for place, (by, plus) in enumerate([(2, 0), (3, 2), (2, 0.5)]):
+        h = by * (h @ weights[f"layers.{place}.scaled.W"]) + plus
+    torch.testing.assert_close(module(x), h)
+    assert codes(text.replace("[2, 3, 2]", "[2, 3]")) == ["E0310"]
