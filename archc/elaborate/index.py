@@ -80,7 +80,8 @@ def _item(scope: Scope, node: tree.Index, items: tuple[Any, ...]) -> Value:
     if not place.is_number:
         same = (sympy.Eq(place, i) for i, other in enumerate(items) if other == item)
         scope.require(sympy.Or(*same), node.span.text, node.span, settled=True)
-    return item if isinstance(item, sympy.Expr) else option(item)
+    plain = item is None or isinstance(item, bool | int | float | str | tuple)
+    return option(item) if plain else item
 
 
 def _pair(scope: Scope, node: tree.Index) -> Tensor | None:

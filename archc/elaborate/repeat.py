@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import sympy
 
 from archc.diagnostics import Refused
-from archc.dims import size_symbol
+from archc.dims import at, size_symbol
 from archc.elaborate import ops
 from archc.elaborate.binding import declare, force, given_anew
 from archc.elaborate.finish import finish
@@ -163,22 +163,38 @@ def _stacked(
     results = _iterate(inner, stmt, values, define)
     if len(scope.session.report.diagnostics) > found:
         raise Refused(stmt.index)
-    tensors = {n: ops.tensor(inner, value, stmt.span) for n, value in results.items()}
+    here = {stmt.index: sympy.Integer(place)}
+    numbers = {n: at(v, here) for n, v in results.items() if _is_number(v)}
+    tensors = {n: ops.tensor(inner, v, stmt.span) for n, v in results.items() if n not in numbers}
+    if not tensors:
+        return {**numbers}
     decl = tree.Decl(stmt.span, "block", context.name, (), (), "", stmt.body, stmt.span)
     layer = finish(context, decl, tensors)
-    callees = tuple(id(call.callee) for _, call in layer.calls)
-    key = (tuple(context.choices), callees, tuple(op.type for _, op in layer.inputs))
+    key = _made_of(context, layer, values)
     layer = shared.setdefault(key, layer)
     if len(shared) > 1:
         layer.name = f"{context.name}{list(shared).index(key) + 1}"
     sizes = tuple((a.symbol.name, a.symbol) for a in context.args if a.symbol is not None)
-    sizes = (*sizes[:-1], (stmt.index, sympy.Integer(place)))
+    sizes = (*sizes[:-1], *here.items())
     axes = {a.name: a for t in tensors.values() for a in t.axes if a.kind == "dim"}
-    entries = [entry[2] for entry in frame.entries]
-    made = ops.node(
-        scope, ir.Call(layer, path, sizes, tuple(axes.items())), *entries, span=stmt.span
-    )
-    return {n: ops.node(scope, ir.Result(n), made, span=stmt.span) for n in tensors}
+    op = ir.Call(layer, path, sizes, tuple(axes.items()))
+    made = ops.node(scope, op, *(entry[2] for entry in frame.entries), span=stmt.span)
+    read = {n: ops.node(scope, ir.Result(n), made, span=stmt.span) for n in tensors}
+    return {n: numbers[n] if n in numbers else read[n] for n in results}
+
+
+def _made_of(context: Context, layer: ir.Layer, values: Mapping[str, Value]) -> tuple:
+    """What layers of a stack that are one agree in: branches, layers inside, inputs, and numbers
+    that are carried in."""
+    callees = tuple(id(call.callee) for _, call in layer.calls)
+    types = tuple(op.type for _, op in layer.inputs)
+    given = tuple((name, value) for name, value in values.items() if _is_number(value))
+    return (tuple(context.choices), callees, types, given)
+
+
+def _is_number(value: Value) -> bool:
+    """Whether what a loop carries on is a number: it is one in the next layer, and no input."""
+    return isinstance(value, sympy.Expr)
 
 
 def _layer_capture(frame: Frame, outer: Tensor, role: str) -> int:

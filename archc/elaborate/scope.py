@@ -387,8 +387,10 @@ class Scope:
             axes = self.axis_named(item.id)
             if axes is not None:
                 return axes
-            known = self.dim_names()
-            helps = [*(habits.of_dim(item.id) or did_you_mean(item.id, known))]
+            argument = f"sizes are the layer's arguments: `layer Name({item.id}, ...)`"
+            helps = [*(habits.of_dim(item.id) or did_you_mean(item.id, self.dim_names()))]
+            if habits.of_dim(item.id) and len(item.id) == 1:
+                helps.append(argument)  # T and N are names of sizes like any others
             if self.index(item.id) is not None:
                 helps = [f"leave `[{item.id}]` out: it is an index, and no dim"]
                 if (blocks := self.context.streams.get(item.id, (None, None))[1]) is not None:
@@ -396,14 +398,8 @@ class Scope:
                     helps = [f"{own}: `mean[{blocks.size}](x[{item.id}])`"]
             elif item.id in self.context.streams:
                 helps = [f"it is a sequence: read it token by token in `attend all {item.id}:`"]
-            raise self.missing(
-                "E0202",
-                item.id,
-                "is not a dim of this layer",
-                item.span,
-                "unknown size",
-                helps or [f"sizes are the layer's arguments: `layer Name({item.id}, ...)`"],
-            )
+            message, helps = "is not a dim of this layer", helps or [argument]
+            raise self.missing("E0202", item.id, message, item.span, "unknown size", helps)
         raise self.error(
             "E0205",
             "a shape holds names of dims and whole numbers",

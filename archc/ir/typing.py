@@ -26,6 +26,8 @@ def is_whole(value: sympy.Expr) -> bool:
         return False
     if any(not power.exp.is_Integer for power in value.atoms(sympy.Pow)):
         return False  # asking sympy whether sqrt(K) is an integer costs more than all the rest
+    rests = {rest for rest in value.atoms(sympy.Mod) if all(map(is_whole, rest.args))}
+    value = value.xreplace({rest: sympy.Dummy(integer=True) for rest in rests})
     return bool(value.is_integer) or isinstance(value, sympy.floor | sympy.ceiling)
 
 

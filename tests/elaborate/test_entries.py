@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -113,3 +115,54 @@ def test_an_item_of_a_list_for_each_layer() -> None:
         h = by * (h @ weights[f"layers.{place}.scaled.W"]) + plus
     torch.testing.assert_close(module(x), h)
     assert codes(text.replace("[2, 3, 2]", "[2, 3]")) == ["E0310"]
+
+
+CARRIED = """layer L(d, L = 3):
+    input x[d]
+    h = x
+    k = 1
+    repeat L as l:
+        {line}
+        k = 2 * k + l
+    output y = h + k
+"""
+
+
+FAR = """attend t - k < s <= t:
+            o = (1 + 0 * (t - s)) @ h[s]
+        h = o"""
+
+
+def far(h: Tensor, n: int) -> Tensor:
+    """Sums of the n latest tokens."""
+    return torch.stack([back(h, i) for i in range(n)]).sum(0)
+
+
+@pytest.mark.parametrize(
+    ("line", "each"),
+    [
+        ("h = h * k + l", lambda h, k, place: h * k + place),
+        ("h = h * (2 if k > 2 else 3)", lambda h, k, place: h * (2 if k > 2 else 3)),
+        (FAR, lambda h, k, place: far(h, k)),
+    ],
+)
+def test_numbers_that_a_stack_carries_are_those_of_each_layer(
+    line: str, each: Callable[[Tensor, int, int], Tensor]
+) -> None:
+    """1, 2, 5 and 12: they had been one tensor, or an int where a tensor is due."""
+
+    def formula(x: Tensor) -> Tensor:
+        h, k = x, 1
+        for place in range(3):
+            h, k = each(h, k, place), 2 * k + place
+        return h + k
+
+    forms.same(CARRIED.format(line=line), {"x": randn(2)}, formula, d=2)
+
+
+def test_the_rest_of_a_whole_number_is_one() -> None:
+    def formula(x: Tensor, e: Tensor) -> Tensor:
+        return x * e[..., 1:2] * e[..., :1] * e[..., 2:]
+
+    text = STACK.format(line="h = h * e[(2 * l + 1) % n]")
+    forms.same(text, {"x": randn(2), "e": randn(3, seed=1)}, formula, d=2)
