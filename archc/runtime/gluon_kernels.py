@@ -29,26 +29,33 @@ def gluon_kernel(function: Any = None, *, varying: tuple[str, ...] = ()) -> Any:
     return kernel(function, varying=varying, of=gluon)
 
 
-def are_specialized(walked: int, borders: Tensor | None, *read: Tensor) -> bool:
+def are_specialized(
+    walked: int, borders: Tensor | None, *read: Tensor, spans: bool = False
+) -> bool:
     """Whether the kernel of Gluon is launched: it is written for the warps and the products of
-    Hopper, and for Gluon as Triton 3.6 has it, of vectors of 128 numbers in bfloat16: these were
-    held against float64 there. Blocks of packed sequences, which have `borders`, may reach into
-    another sequence: they are loaded with a mask, which the copy engine has not."""
+    Hopper, and for Gluon as Triton 3.6 has it, of vectors of 128 or 64 numbers in 16 bits, between
+    `spans` of 128 in bfloat16: these were held against float64 there. Blocks of packed sequences,
+    which have `borders`, may reach into another sequence: they are loaded with a mask, which the
+    copy engine has not."""
     x = read[0]
     few = walked < SPECIALIZED_FROM or x.numel() < ROWS_FROM * x.shape[-1]
     if borders is not None or few:
         return False
-    return all(each.shape[-1] == 128 for each in read) and _are_known(read)
+    wide = x.shape[-1] in ((128,) if spans else (64, 128))
+    alike = wide and all(each.shape[-1] == x.shape[-1] for each in read)
+    return alike and _are_known(read, torch.bfloat16 if spans else x.dtype)
 
 
-def _are_known(read: tuple[Tensor, ...]) -> bool:
-    """Whether kernels by warps are known to read such vectors."""
+def _are_known(read: tuple[Tensor, ...], dtype: torch.dtype = torch.bfloat16) -> bool:
+    """Whether kernels by warps are known to read such vectors, in such a dtype of 16 bits."""
     x = read[0]
     if x.device.type != "cuda" or torch.version.hip is not None or fence_async_shared is None:
         return False
     if torch.cuda.get_device_capability(x.device) != (9, 0):
         return False
-    alike = all(each.dtype == torch.bfloat16 for each in read)
+    if dtype not in (torch.bfloat16, torch.float16):
+        return False
+    alike = all(each.dtype == dtype for each in read)
     return alike and triton.__version__.startswith("3.6.") and all(map(is_copied, read))
 
 

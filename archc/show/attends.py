@@ -15,11 +15,11 @@ from archc.attention.scores import scores_of
 from archc.attention.totals import as_folds
 from archc.attention.weighted_sum import WeightedSum
 from archc.backends.triton.fold import (
-    ON_HOPPER,
     for_kernels,
     how_on_hopper,
     how_packed,
     is_library,
+    launched_on_hopper,
     told,
 )
 from archc.compile import folded, lowered, placed
@@ -96,7 +96,7 @@ def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
 def _hopper(found: WeightedSum | Between) -> tuple[tuple[str, str], ...]:
     """The kernels that such a GPU has, if there are any."""
     text = how_on_hopper(found)
-    return (("on Hopper", text), ("launched", ON_HOPPER)) if text else ()
+    return (("on Hopper", text), ("launched", launched_on_hopper(found))) if text else ()
 
 
 def _few(attend: ir.Attend) -> tuple[tuple[str, str], ...]:

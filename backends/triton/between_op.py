@@ -35,6 +35,8 @@ class SpanOp(FoldOp):
     """The functions that launch the kernels of one fold of the tree, that of `first` spans or that
     of those before; results are given. Numbers enter in the order of `whole`."""
 
+    held_for = ("spans=True",)
+
     def __init__(self, file: File, fold: WeightedSum, whole: WeightedSum, title: str, first: bool):
         super().__init__(file, fold, title, few=False)
         self.first, known = first, numbers_of(fold)

@@ -376,8 +376,11 @@ def how_packed(layer: ir.Layer, attend: ir.Attend, found: Sequence[Found]) -> st
     return f"one length after the other: {why}" if why else "one launch of each kernel"
 
 
-ON_HOPPER = "of vectors of 128 numbers in bfloat16, not packed, of 262,144 readers in all or more"
-"""A phrase on the launches of these kernels."""
+def launched_on_hopper(found: WeightedSum | Between) -> str:
+    """A phrase on the launches of these kernels."""
+    spans = isinstance(found, Between)
+    vectors = "128 numbers in bfloat16" if spans else "128 or 64 numbers in 16 bits"
+    return f"of vectors of {vectors}, not packed, of 262,144 readers in all or more"
 
 
 def how_on_hopper(found: WeightedSum | Between) -> str:

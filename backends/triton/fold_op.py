@@ -200,17 +200,21 @@ class FoldOp:
         else:
             write_program(self.file, writer, program, launch, special)
 
+    held_for: tuple[str, ...] = ()
+    """What kernels by warps are told of where fewer vectors have been held against float64."""
+
     def _special(self, writer: Writer, program: Program, kind: str) -> str:
         """The line that says whether the kernel whose warps have work of their own is launched, and
         the name of that; empty where there is no such kernel."""
         if not has_special(self.fold, program, kind):
             return ""
-        given = {*map(self._named, program.buffers)}
+        named = {*map(self._named, program.buffers)}
         vectors = [self.arguments[source.name] for source in self.vectors]
-        read = [name for name in (*vectors, "d_o") if name in given]
+        read = [name for name in (*vectors, "d_o") if name in named]
         walked = self._sizes()["T"] if kind == "tokens" else "S"
         borders = self.borders or ["None"]
-        writer.line(f"special = are_specialized({', '.join([walked, *borders, *read])})")
+        given = [walked, *borders, *read, *self.held_for]
+        writer.line(f"special = are_specialized({', '.join(given)})")
         return "special"
 
     def _copied(self, program: Program) -> str:

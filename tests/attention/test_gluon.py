@@ -86,6 +86,7 @@ def test_a_launch_chooses_one_of_both() -> None:
         name = f"fox_memory_sum{kind}_kernel"
         assert f"({name}{SUFFIX} if special else {name})" in text
     assert text.count("special = are_specialized(") == len(BLOCKS)
+    assert text_of(archc.load("path").layer, "triton").count(", spans=True)") == len(BLOCKS)
 
 
 def walk(
@@ -202,14 +203,22 @@ def test_they_are_launched_of_many_readers_alone(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.version, "hip", None)
 
-    def asked(heads: int, walked: int = 4096) -> bool:
+    def asked(
+        heads: int, walked: int = 4096, wide: int = 128, dtype: torch.dtype = torch.bfloat16,
+        spans: bool = False,
+    ) -> bool:  # fmt: skip
         x = SimpleNamespace(
-            dtype=torch.bfloat16, device=torch.device("cuda"), shape=(2, 4096, heads, 128),
-            numel=lambda: 2 * 4096 * heads * 128,
+            dtype=dtype, device=torch.device("cuda"), shape=(2, 4096, heads, wide),
+            numel=lambda: 2 * 4096 * heads * wide,
         )  # fmt: skip
         monkeypatch.setattr(gluon_kernels, "is_copied", lambda x: True)
         monkeypatch.setattr(gluon_kernels, "fence_async_shared", object())
         monkeypatch.setattr(gluon_kernels, "triton", SimpleNamespace(__version__="3.6.0"))
-        return are_specialized(walked, None, cast(torch.Tensor, x))
+        return are_specialized(walked, None, cast(torch.Tensor, x), spans=spans)
 
     assert [asked(32), asked(16), asked(32, 512)] == [True, False, False]
+    assert [asked(32, wide=wide) for wide in (64, 32, 256)] == [True, False, False]
+    kinds = (torch.float16, torch.float32)
+    assert [asked(32, dtype=kind) for kind in kinds] == [True, False]
+    few = [asked(32, spans=True), asked(32, wide=64, spans=True)]
+    assert [*few, asked(32, dtype=torch.float16, spans=True)] == [True, False, False]

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
 ]
-TOKENS, WIDE = 1100, 128
+TOKENS = 1100
 
 
 def drawn(layer: Any, known: dict[str, Any], negative: bool) -> list[Tensor]:
@@ -45,15 +45,16 @@ def results(layer: nn.Module, given: list[Tensor], dtype: torch.dtype) -> list[T
     return [o, *torch.autograd.grad(o, [*inputs, *own.parameters()], slope)]
 
 
+@pytest.mark.parametrize("wide, dtype", [(128, torch.bfloat16), (64, torch.float16)])
 @pytest.mark.parametrize("name", SCORES)
-def test_scores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores(name: str, wide: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors are at most half as large again as those of Triton's kernels."""
     text, sizes = SCORES[name]
     layer = archc.parse(text).layer
     module: Any = load(text_of(layer, "triton"), f"scored_{[*SCORES].index(name)}")
     if not hasattr(module, "are_specialized"):
         pytest.skip("no such kernel")
-    known = {"H": 4, "K": WIDE, "V": WIDE, **sizes}
+    known = {"H": 4, "K": wide, "V": wide, **sizes}
     made = module.Scored(**known).cuda()
     with torch.no_grad():
         for parameter in made.parameters():
@@ -62,9 +63,9 @@ def test_scores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gluon_kernels, "ROWS_FROM", 0)
     asked, kept = [], module.are_specialized
     monkeypatch.setattr(module, "are_specialized", lambda *x: asked.append(kept(*x)) or asked[-1])
-    special = results(made, given, torch.bfloat16)
+    special = results(made, given, dtype)
     monkeypatch.setattr(module, "are_specialized", lambda *x: False)
-    usual, exact = (results(made, given, kind) for kind in (torch.bfloat16, torch.float64))
+    usual, exact = (results(made, given, kind) for kind in (dtype, torch.float64))
     if torch.cuda.get_device_capability() == (9, 0):
         assert asked and all(asked)
     for x, y, z in zip(special, usual, exact, strict=True):
