@@ -1,4 +1,4 @@
-"""What of the side owned the copy engine brings, and takes away: factors that stand in memory as
+"""What of the side owned the copy engine brings, and takes away: factors that are in memory as
 tiles do, and results that stand so, through the room of a factor that no product reads any more.
 
 Each group of warps has half of the rows. A tensor ends where a descriptor of it does, so that masks
@@ -34,7 +34,7 @@ def note_owned(found: Roles) -> None:
 
 
 def _is_whole(found: Roles, statement: Statement, values: int) -> bool:
-    """Whether a tile stands in memory as a block of the rows owned and of whole vectors, that ends
+    """Whether a tile is in memory as a block of the rows owned and of whole vectors, that ends
     where the tensor does, or where its rows do, which is noted."""
     buffer = statement.op.buffer
     many = len(buffer.axes)
