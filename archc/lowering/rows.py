@@ -23,9 +23,13 @@ NEVER = float("-inf")
 def moved(v: Values, node: Node, place: Place, axis: str, steps: int, fill: float = 0.0) -> Made:
     """A value `steps` rows earlier: made there, or moved where it looks across the rows."""
     operand = node.operands[0]
-    index, (first, behind) = place[axis], v.borders(v.frame.graph[operand].type.axis(axis))
+    index, along = place[axis], v.frame.graph[operand].type.axis(axis)
+    first, behind = v.borders(along)
     there = index.at - steps if steps > 0 else index.at + -steps
-    inside = v.inside(axis, there >= first if steps > 0 else there < behind)
+    known = there >= first if steps > 0 else there < behind
+    if steps > 0 and index.mask is not None and along.size != ck.CHUNK:
+        known = known & index.mask  # the block of several rows a token may be longer than these
+    inside = v.inside(axis, known)
     own = v.part(operand, place)
     x = v.value(operand, {**own, axis: Index(there, False, inside)})
     if isinstance(x, Refusal):

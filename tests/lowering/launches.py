@@ -33,7 +33,7 @@ from archc.tile.interpreter import run
 from archc.tile.verifier import verify, verify_launch
 
 SIZES = {"batch": 2, "T#": 37, "chunk": 16}
-OTHERS = {"H": 2, "N": 5, "R": 2, "n": 2}
+OTHERS = {"H": 2, "N": 5, "R": 3, "n": 2}
 SMALL = 20
 """What a size is that is not named: longer than a block of 16, and no power of two."""
 
