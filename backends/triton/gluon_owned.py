@@ -1,5 +1,5 @@
 """What of the side owned the copy engine brings, and takes away: factors that are in memory as
-tiles do, and results that stand so, through the room of a factor that no product reads any more.
+tiles are, and results that stand so, through the room of a factor that no product reads any more.
 
 Each group of warps has half of the rows. A tensor ends where a descriptor of it does, so that masks
 of its ends are not needed; a tile with any other mask is loaded, or stored, by addresses.
