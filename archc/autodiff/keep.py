@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from operator import is_
 from typing import Any
 
 import sympy
@@ -47,12 +48,16 @@ LEAVES = (ir.Input, ir.Constant, ir.Position, ir.Delta)
 
 @dataclass(frozen=True)
 class Saved:
-    """A value that the forward hands to the backward: numbers a token, and why it is saved."""
+    """A value that the forward hands to the backward, and why it is saved."""
 
     name: str
     type: Type
-    numbers: sympy.Expr
     reason: str
+
+    @property
+    def numbers(self) -> sympy.Expr:
+        """Numbers a token."""
+        return per_token(self.type.axes)
 
     @property
     def bytes(self) -> sympy.Expr:
@@ -193,7 +198,7 @@ def _saved(graph: Graph, id: int, name: str) -> Saved:
         kind = type(graph[node.operands[0]].op).__name__
     fewest = "the fewest bytes that give a costly value"
     reason = f"{kind}: costly to recompute" if _is_costly(graph, node) else fewest
-    return Saved(name, node.type, per_token(node.type.axes), reason)
+    return Saved(name, node.type, reason)
 
 
 def per_token(axes: Iterable[Axis]) -> sympy.Expr:
@@ -202,7 +207,7 @@ def per_token(axes: Iterable[Axis]) -> sympy.Expr:
     return sympy.simplify(numbers.xreplace({T_SEEN: TIME.size}) / TIME.size)
 
 
-PARTS = (Axis, Type, ir.State, *ir.OPS, *CHUNK_OPS)
+PARTS = {Axis, Type, ir.State, *ir.OPS, *CHUNK_OPS}
 """Classes with sizes in their fields."""
 
 
@@ -221,13 +226,14 @@ def whole(graph: Graph) -> Graph:
 def _whole(part: Any) -> Any:
     """An op or a part of one, itself where it does not speak of T_seen."""
     if isinstance(part, tuple):
-        return tuple(map(_whole, part))
+        parts = tuple(map(_whole, part))
+        return part if all(map(is_, parts, part)) else parts
     if isinstance(part, Graph):
         return whole(part)
     if isinstance(part, sympy.Basic):
         return part.xreplace({T_SEEN: TIME.size})
-    if isinstance(part, PARTS):
-        parts = {f.name: _whole(getattr(part, f.name)) for f in fields(part)}
-        same = all(parts[f.name] == getattr(part, f.name) for f in fields(part))
-        return part if same else replace(part, **parts)
+    if type(part) in PARTS:
+        held = {f.name: getattr(part, f.name) for f in fields(part)}
+        parts = {name: _whole(value) for name, value in held.items()}
+        return part if all(parts[name] is held[name] for name in held) else replace(part, **parts)
     return part

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from inspect import isabstract
 from types import MappingProxyType
 from typing import Any
 
@@ -68,7 +67,7 @@ On an H200 32 is faster than 16 forward, 3.8 against 4.7 ms, and the same with g
 def _defined(op: type[ChunkOp]) -> Iterator[type[ChunkOp]]:
     """The ops among the classes derived from one."""
     for each in op.__subclasses__():
-        if not isabstract(each):
+        if not each.part:
             yield each
         yield from _defined(each)
 

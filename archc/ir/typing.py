@@ -56,8 +56,9 @@ def contract(op: ir.Contract, types: Types) -> Type:
     seen = {label for labels in op.ins for label in labels}
     require({label for label, _ in op.out} <= seen, "an output label that no operand has")
     out = tuple(axis for _, axis in op.out)
-    require(len({a.name for a in out}) == len(out), f"repeated axis in {out}")
-    return Type(out, types[0].dtype if len(types) == 1 else "real")
+    made = Type(out, types[0].dtype if len(types) == 1 else "real")
+    require(len({*made.names}) == len(out), f"repeated axis in {made.names}")
+    return made
 
 
 def gather(op: ir.Gather, types: Types) -> Type:

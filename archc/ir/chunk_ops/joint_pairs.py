@@ -26,7 +26,7 @@ Term = tuple[Mix | GateGradient, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class JointPairs(MadeByGradients):
+class JointPairs(MadeByGradients, part=True):
     """An op on several lots of pairs that decay by the same gates, which are its last operand;
     before them stand the other operands of each lot."""
 

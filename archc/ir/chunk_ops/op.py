@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
@@ -54,13 +54,18 @@ class Gradients(Protocol):
     def refuse(self, node: Node, reason: str) -> NoReturn: ...
 
 
-class ChunkOp(ABC):
+class ChunkOp:
     """An op of chunked forms, defined by its class alone; its docstring has its formula.
 
     How a target writes it stands with the target: `backends/eager/chunk_ops.py`, which has every
     op, and `archc/lowering/chunk_rules.py`, where kernels have it.
+
+    Not an ABC, of which `isinstance` takes four times as long: a class that lacks a method is
+    refused as soon as it is defined, unless it is `part` of others.
     """
 
+    part: ClassVar[bool] = True
+    """Whether it is no op, but what several have alike."""
     in_order: ClassVar[bool] = False
     """Whether it works through its rows one after the other, or in steps: no gradient computes it a
     second time, however few operations it takes."""
@@ -68,6 +73,12 @@ class ChunkOp(ABC):
     """The name of its values in kernels, plans and files: what they hold; or else `changed`,"""
     changed: ClassVar[str] = ""
     """a word behind the name of its first operand. Without either they are called after the op."""
+
+    def __init_subclass__(cls, part: bool = False) -> None:
+        cls.part = part
+        lacks = [n for n in dir(cls) if getattr(getattr(cls, n), "__isabstractmethod__", False)]
+        if lacks and not part:
+            raise TypeError(f"the op {cls.__name__} has no {', '.join(lacks)}")
 
     @abstractmethod
     def typed(self, types: Types) -> Type:
@@ -111,7 +122,7 @@ class ChunkOp(ABC):
         return f"{name}{f'[{shown}]' if shown else ''}({', '.join(operands)})"
 
 
-class Moving(ChunkOp):
+class Moving(ChunkOp, part=True):
     """An op that moves values, and computes nothing."""
 
     def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
@@ -121,7 +132,7 @@ class Moving(ChunkOp):
 MADE_FOR_FIRST = "it is made for first derivatives, which are not differentiated again"
 
 
-class MadeByGradients(ChunkOp):
+class MadeByGradients(ChunkOp, part=True):
     """An op that gradients are made of, and which is not differentiated again."""
 
     def gradient(self, b: Gradients, node: Node, d: int) -> Cotangents:

@@ -23,7 +23,7 @@ SUMS = "sums"
 
 
 @dataclass(frozen=True)
-class _Decays(ChunkOp):
+class _Decays(ChunkOp, part=True):
     """The log of a decay of each pair of rows along `row`, with `col` as a new axis after it; -inf
     where a pair is not kept, so that its exponential is 0."""
 
