@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import sympy
 import torch
 
 from archc.tile.compose import Composer
@@ -32,7 +33,7 @@ def program(written: bool = False, nested: bool = False) -> Program:
     return k.done()
 
 
-def turns(k: Composer, buffers: tuple, at: tuple, count: object, written: bool) -> None:
+def turns(k: Composer, buffers: tuple, at: tuple, count: sympy.Expr, written: bool) -> None:
     (x, b, z), (i, j, c) = buffers, at
     with k.loop(0, count, index="n") as turn:
         twice = 2.0 * k.dot(k.load(x, i, c), k.load(x, j, c))
