@@ -78,10 +78,11 @@ def _item(scope: Scope, node: tree.Index, items: tuple[Any, ...]) -> Value:
         )
     item = items[int(known)]
     if not place.is_number:
-        same = (sympy.Eq(place, i) for i, other in enumerate(items) if other == item)
+        same: list[Any] = [sympy.Eq(place, i) for i, other in enumerate(items) if other == item]
         scope.require(sympy.Or(*same), node.span.text, node.span, settled=True)
-    plain = item is None or isinstance(item, bool | int | float | str | tuple)
-    return option(item) if plain else item
+    if item is None or isinstance(item, bool | int | float | str | tuple):
+        return option(item)
+    return item
 
 
 def _pair(scope: Scope, node: tree.Index) -> Tensor | None:
@@ -107,7 +108,7 @@ def _variable(scope: Scope, items: tuple[tree.Expr, ...]) -> tuple[Along, int] |
     variable, terms = _lag(scope, items[0])
     if variable is None:
         return None
-    values = [(sign, scope.evaluate(term)) for sign, term in terms]
+    values: list[tuple[int, Any]] = [(sign, scope.evaluate(term)) for sign, term in terms]
     if not all(isinstance(value, sympy.Expr) for _, value in values):
         return None
     back = sympy.Add(*(-sign * value for sign, value in values))

@@ -26,9 +26,10 @@ def is_whole(value: sympy.Expr) -> bool:
         return False
     if any(not power.exp.is_Integer for power in value.atoms(sympy.Pow)):
         return False  # asking sympy whether sqrt(K) is an integer costs more than all the rest
-    rests = {rest for rest in value.atoms(sympy.Mod) if all(map(is_whole, rest.args))}
-    value = value.xreplace({rest: sympy.Dummy(integer=True) for rest in rests})
-    return bool(value.is_integer) or isinstance(value, sympy.floor | sympy.ceiling)
+    mods: Any = value.atoms(sympy.Mod)
+    rests = {rest for rest in mods if all(map(is_whole, rest.args))}
+    plain: Any = value.xreplace({rest: sympy.Dummy(integer=True) for rest in rests})
+    return bool(plain.is_integer) or isinstance(plain, sympy.floor | sympy.ceiling)
 
 
 def elementwise(op: ir.Elementwise, types: Types) -> Type:
