@@ -24,7 +24,7 @@ class SumsByKernel(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *d: Tensor) -> Tensor:
+    def backward(ctx: Any, *d: Tensor) -> Tensor:  # pyright: ignore
         (x,) = ctx.saved_tensors
         made = torch.empty_like(x, memory_format=torch.contiguous_format)
         return sums_by_kernel(d[0][0].transpose(1, 2), x, made, True)
