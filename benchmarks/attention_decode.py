@@ -113,7 +113,8 @@ def measured(name: str, B: int, S: int, G: int) -> dict[str, Any]:
     }  # fmt: skip
     found["torch_sdpa_us"] = 1e6 * replayed(partial(by_torch, *given[:3]))
     if not plain and B * S * G <= 64 * 8192 * 4:
-        found["all_pairs_us"] = 1e6 * replayed(called(module, memory, given, numbers))
+        alike = [x.to(given[0].dtype) for x in given]
+        found["all_pairs_us"] = 1e6 * replayed(called(module, memory, alike, numbers))
     return found
 
 

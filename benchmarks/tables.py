@@ -74,8 +74,8 @@ def usual(data: Data) -> Lines:
 
 
 def layers(data: Data) -> Lines:
-    """Layers that have peers, each beside the fastest: a row a layer."""
-    return beside("layer", recorded(data).cases, (LAYER, LAYER_BACKWARD))
+    """Layers at the usual shape that have peers, each beside the fastest: a row a layer."""
+    return beside("layer", _usual(recorded(data)).cases, (LAYER, LAYER_BACKWARD))
 
 
 def beside(title: str, cases: Sequence[Case], both: tuple[str, str]) -> Lines:
@@ -122,16 +122,6 @@ def attention(data: Data) -> Lines:
         yield row((*cells, f"{ours['MiB']:,.0f}", f"{peer['MiB']:,.0f}" if "MiB" in peer else ""))
 
 
-def alone(data: Data) -> Lines:
-    """Attentions without peers."""
-    yield row(("score", "T", "forward, ms", "+ backward", "MiB"))
-    yield row(("---", *("---:",) * 4))
-    for each in data["rows"]:
-        ours, (score, _) = each["ours"], SCORES[each["attention"]]
-        times = (short(ours["forward_ms"]), short(ours["both_ms"]), f"{ours['MiB']:,.0f}")
-        yield row((score, f"{each['T']:,}", *times))
-
-
 def chosen(data: Data) -> Lines:
     """Attentions of chosen blocks and tokens."""
     yield row(("", "forward, ms", "+ backward", "MiB"))
@@ -163,7 +153,7 @@ def latent(data: Data) -> Lines:
 
 
 KINDS: Mapping[str, Callable[[Data], Lines]] = {
-    "bench": bench, "usual": usual, "layers": layers, "attention": attention, "alone": alone,
+    "bench": bench, "usual": usual, "layers": layers, "attention": attention,
     "chosen": chosen, "cached": cached, "latent": latent,
 }  # fmt: skip
 
@@ -183,7 +173,7 @@ def plot(results: Path, to: Path) -> None:
     """The plot of memories at the usual shape, if they are recorded."""
     from archc.bench.chart import picture
 
-    path = results / "bench_memories_by_fla.json"
+    path = results / "bench_memories.json"
     if path.exists():
         found = _usual(recorded(json.loads(path.read_text(encoding="utf-8"))))
         timed = tuple(case for case in found.cases if OURS in _times(case))
