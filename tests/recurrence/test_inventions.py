@@ -11,6 +11,20 @@ from tests.recurrence.test_random import check_graphs, check_module, check_op, p
 from tests.test_law import near, random_inputs
 
 INVENTIONS = {
+    # Running means of keys and values, which a covariance takes whole and the read sums along the
+    # keys.
+    "a covariance about running means": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], v[H, V], b[H]
+    r = sigmoid(b)
+    recurrence a[K], c[V], C[K, V] over H:
+        d = k - a[t-1]
+        a[t] = a[t-1] + r * d
+        c[t] = c[t-1] + r * (v - c[t-1])
+        C[t] = (1 - r) * C[t-1] + d @ (v - c[t]).T
+        o = c[t] + C[t].T @ (q - a[t])
+    output o
+""",
     # A delta rule; a second one, transposed, learns what the first fails to recall. Its decay and
     # its correction lie on the other side of the matrix, and its query is a third vector.
     "a memory of errors": """

@@ -14,9 +14,9 @@ from archc.dims import free_symbols
 from archc.ir import layer as ir
 from archc.ir.graph import components
 from archc.recurrence.affine.atoms import Table, TooLong
-from archc.recurrence.affine.axis_roles import sides
+from archc.recurrence.affine.axis_roles import own_axes, sides
 from archc.recurrence.affine.blocks import coupled
-from archc.recurrence.affine.chain import Refused, chain
+from archc.recurrence.affine.chain import Chain, Refused, chain
 from archc.recurrence.affine.form import (
     MATRIX,
     SEQUENTIAL,
@@ -95,6 +95,8 @@ def _linear(recurrence: ir.Recurrence, linear: Mapping[int, Degree], name: str) 
     table = Table()
     found = chain(recurrence, linear, table, state)
     raw, whole = reads_of(recurrence, state, found, table)
+    if whole and _is_decayed_vector(recurrence, state, found):
+        raw = []  # every element is a value at every token: reads sum those
 
     def made(ranks: bool) -> NormalForm:
         queries = [query for read in raw for query in read.queries]
@@ -121,6 +123,12 @@ def _linear(recurrence: ir.Recurrence, linear: Mapping[int, Degree], name: str) 
         return replace(form, without_ranks=(made(ranks=False),))
     except Refused:
         return form
+
+
+def _is_decayed_vector(recurrence: ir.Recurrence, state: ir.State, found: Chain) -> bool:
+    """Whether a state is a vector of a head that no correction reads: a scan of elements."""
+    corrected = any(raw.corrections for raw in found.steps)
+    return len(own_axes(recurrence, state)) == 1 and not corrected
 
 
 # --- groups --------------------------------------------------------------------------------------
