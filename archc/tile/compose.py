@@ -256,7 +256,9 @@ class Composer:
         return made
 
     def full(self, number: float, *dims: lang.Dim, dtype: str = "f32") -> Tile:
-        """A tile of one number."""
+        """A tile of one number, a whole one in whole numbers: 1.0 would make real what it meets."""
+        if lang.kind(dtype) == "int" and float(number).is_integer():
+            number = int(number)
         return self.put(lang.Full(number, lang.Type(dtype, dims)), type=lang.Type(dtype, dims))
 
     def apply(self, function: str, *operands: Tile | Number, dims_in: Sequence[str] = ()) -> Tile:

@@ -7,7 +7,17 @@ from collections.abc import Callable
 import pytest
 
 from archc.tile.compose import Composer, Tile
-from archc.tile.language import Buffer, Dot, Load, Program, Statement, Type, Value
+from archc.tile.language import (
+    Buffer,
+    Dot,
+    Full,
+    Load,
+    Program,
+    Statement,
+    Type,
+    Value,
+    statements,
+)
 from archc.tile.verifier import verify, verify_launch
 from tests.tile.sized import dim
 
@@ -291,3 +301,17 @@ def chosen_in_the_dtype_of_the_data(k: Composer, x: Buffer, tile: Tile) -> None:
 def test_what_is_right_is_not_refused(write: Write) -> None:
     found = said(written(write), N=100_000, M=1, NONE=0)
     assert not found, found
+
+
+@pytest.mark.parametrize("number", [1.0, 1])
+def test_a_number_of_whole_ones_is_whole(number: float) -> None:
+    """What fills a tile of int32 is a float to whoever asks for it; it is one value with the 1 that
+    a place is moved by, and as a float it would make real numbers of places."""
+    k = Composer("moved", "Whole numbers, one row on.")
+    x = k.buffer("x", r=16, dtype="i32")
+    r = k.iota("r", 16)
+    filled = k.where(r > 0, k.load(x, r), k.full(number, dtype="i32"))
+    k.store(x, r, value=filled + (r - 1))
+    assert [repr(s.op.number) for s in statements(k.done().body) if isinstance(s.op, Full)] == [
+        "0", "1",
+    ]  # fmt: skip
