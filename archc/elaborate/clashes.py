@@ -40,6 +40,15 @@ def check_names(scope: Scope, decl: tree.Decl) -> None:
                 others=[(first, "an index here")] if first else [],
                 helps=["give the value another name"],
             )
+    for name, span, first in _twice(decl):
+        raise scope.error(
+            "E0210",
+            f"`{name}` is the index of a block inside one that it is the index of too",
+            span,
+            "again here",
+            others=[(first, "first here")],
+            helps=["give this one another name"],
+        )
     sizes = {parameter.name: parameter.span for parameter in decl.params}
     for part in walk(decl.body):
         if isinstance(part, tree.Declared) and part.name in sizes:
@@ -91,10 +100,23 @@ def _indices(decl: tree.Decl) -> Iterator[tuple[str, str, Span]]:
     """Names of indices, what they are and where; those of an `attend` are known later."""
     for part in walk(decl.body):
         what = MEANINGS.get(type(part))
-        name = getattr(part, "along", None) if isinstance(part, tree.Input) else None
-        name = getattr(part, "index", name)
+        name = _index(part)
         if what and name:
             yield name, what, part.span
+
+
+def _twice(decl: tree.Decl) -> Iterator[tuple[str, Span, Span]]:
+    """Indices of blocks inside a block of the same index, where they are and where that is."""
+    for part in walk(decl.body):
+        if isinstance(part, tree.Route | tree.Repeat | tree.Along):
+            for inner in walk(part):
+                if inner is not part and type(inner) in MEANINGS and part.index == _index(inner):
+                    yield part.index, inner.span, part.span
+
+
+def _index(part: tree.Node) -> str | None:
+    """The name of an index that a part of the text brings."""
+    return part.along if isinstance(part, tree.Input) else getattr(part, "index", None)
 
 
 def _values(decl: tree.Decl) -> Iterator[tuple[str, Span]]:

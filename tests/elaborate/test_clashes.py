@@ -73,6 +73,23 @@ def test_an_index_with_the_name_of_another_or_of_a_dim(block: str) -> None:
     assert codes(text)[:1] == ["E0210"]
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        "    repeat 2 as l:\n        y = x\n        repeat 3 as l:\n            y = y / 2 + l\n"
+        "        x = y + l\n",
+        "    param W_r[d, E]; W[E, d, d']\n    repeat 2 as e:\n"
+        "        route e in top(1, x @ W_r):\n            o = x @ W[e]\n        x = o\n",
+    ],
+)
+def test_an_index_within_a_block_of_the_same_index(block: str) -> None:
+    """The outer one could not be read; as layers, a file of it had two arguments of one name."""
+    text = f"layer L(d, E = 4):\n    input u[d]\n    x = u\n{block}    output o_ = x\n"
+    assert codes(text)[:1] == ["E0210"]
+    side = block.replace("repeat 3 as l", "repeat 3 as j").replace("repeat 2 as e", "repeat 2 as l")
+    assert codes(text.replace(block, side)) == []
+
+
 def test_a_function_may_name_its_arguments_as_it_likes() -> None:
     """Inside, there are no tokens: `t` is a number like another; not beside an `attend`."""
     text = (
