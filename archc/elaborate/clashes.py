@@ -41,14 +41,7 @@ def check_names(scope: Scope, decl: tree.Decl) -> None:
                 helps=["give the value another name"],
             )
     for name, span, first in _twice(decl):
-        raise scope.error(
-            "E0210",
-            f"`{name}` is the index of a block inside one that it is the index of too",
-            span,
-            "again here",
-            others=[(first, "first here")],
-            helps=["give this one another name"],
-        )
+        raise declared_twice(scope, name, span, first)
     sizes = {parameter.name: parameter.span for parameter in decl.params}
     for part in walk(decl.body):
         if isinstance(part, tree.Declared) and part.name in sizes:

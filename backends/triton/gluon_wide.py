@@ -113,6 +113,7 @@ class Scorer(Weigher):
         super().__init__(shared)
         self.wide, self.halved = wide, ""
         self.first: list[Value] = []
+        self.also = [("turn", "turn + 1")]
 
     def write(self) -> None:
         """The lines of the program but for what becomes of sums."""
@@ -164,28 +165,9 @@ class Scorer(Weigher):
             self.line("mbarrier.arrive(handed_ready.index(turn & 1), count=1)")
             self.first = []
 
-    def _loop(self, loop: Statement, needed: set[Value]) -> None:
-        place = self.wide.sums[self.roles.turns.index(self.roles.turn(loop))].place
-        block = loop.blocks[0]
-        start, stop, *given = loop.operands
-        index, *carried = block.arguments
-        each = zip(carried, given, loop.results, block.yields, strict=True)
-        kept = [rest for n, rest in enumerate(each) if n != place]
-        for inner, value, result, _ in kept:
-            self.line(f"{self.name(inner)} = {self.begun(inner, value)}")
-            self.shared.names[result] = self.name(inner)
-        self.line(f"for {self.name(index)} in range({self.name(start)}, {self.name(stop)}):")
-        self.depth += 1
-        self._turn(self.roles.turn(loop), needed)
-        pairs = [
-            (self.name(old), self.begun(old, new)) for old, _, _, new in kept if old is not new
-        ]
-        self._end()
-        left, right = (", ".join(side) for side in zip(*pairs, ("turn", "turn + 1"), strict=True))
-        self.line(f"{left} = {right}")
-        advance(self)
-        self.depth -= 1
-        self.turns = None
+    def _is_handed_on(self, loop: Statement, carried: Value) -> bool:
+        place = self.roles.turns.index(self.roles.turn(loop))
+        return carried is not self.wide.sums[place].carried
 
     def _turn(self, turns: Turns, needed: set[Value]) -> None:
         place = self.roles.turns.index(turns)

@@ -3,7 +3,8 @@ what is left to Triton alone."""
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -59,21 +60,27 @@ def argument(name: str, rows: int, columns: int) -> tuple[str, Any, bool]:
     return ("fp32", None, False) if name == "N0" else ("i32", None, name[0] not in "TSPB")
 
 
-@pytest.mark.parametrize("kind", BLOCKS)
-def test_kernels_are_called_alike_and_compile(kind: str) -> None:
-    """With all registers of a processor given out, in its shared memory."""
+def machine_code(kernel: Any, argument: Callable[[str], tuple[str, Any, bool]]) -> Any:
+    """A kernel of Gluon for compute capability 9: `argument` says of a name its type, what it is
+    where that is known, and whether 16 divides it."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    first, second = kernels(kind)
-    assert second.arg_names == first.arg_names
-    given = {name: argument(name, *BLOCKS[kind]) for name in second.arg_names}
+    given = {name: argument(name) for name in kernel.arg_names}
     signature = {name: type for name, (type, _, _) in given.items()}
     fixed = {name: value for name, (type, value, _) in given.items() if type == "constexpr"}
     whole = {(n,): [["tt.divisibility", 16]] for n, each in enumerate(given.values()) if each[2]}
-    source = GluonASTSource(second, signature, fixed, whole)
-    made = triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": 4})
+    source = GluonASTSource(kernel, signature, fixed, whole)
+    return triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": 4})
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_kernels_are_called_alike_and_compile(kind: str) -> None:
+    """With all registers of a processor given out, in its shared memory."""
+    first, second = kernels(kind)
+    assert second.arg_names == first.arg_names
+    made = machine_code(second, partial(argument, rows=BLOCKS[kind][0], columns=BLOCKS[kind][1]))
     assert made.metadata.num_warps == 12
     assert made.metadata.shared <= 232_448
     assert made.asm["ptx"].count("wgmma.mma_async") >= 32

@@ -21,7 +21,7 @@ from archc.runtime import gluon_kernels
 from archc.runtime.gluon_kernels import are_halved
 from tests.attention.cases import launch, spec
 from tests.attention.test_folds import SCORES
-from tests.attention.test_gluon import walk
+from tests.attention.test_gluon import machine_code, walk
 
 pytest.importorskip("triton")
 
@@ -50,18 +50,9 @@ def argument(name: str) -> tuple[str, Any, bool]:
 @pytest.mark.parametrize("write", [partial(text_of, backend="triton"), slots_text_of])
 def test_a_token_of_latents_compiles(write: Callable[..., str]) -> None:
     """With all registers of a processor given out, in its shared memory, and none spilled."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.experimental.gluon._runtime import GluonASTSource
-
     first, second = kernels(write(archc.load("mla").layer, backend="triton"))
     assert second.arg_names == first.arg_names
-    given = {name: argument(name) for name in second.arg_names}
-    signature = {name: type for name, (type, _, _) in given.items()}
-    fixed = {name: value for name, (type, value, _) in given.items() if type == "constexpr"}
-    whole = {(n,): [["tt.divisibility", 16]] for n, each in enumerate(given.values()) if each[2]}
-    source = GluonASTSource(second, signature, fixed, whole)
-    made = triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": 4})
+    made = machine_code(second, argument)
     assert made.metadata.num_warps == 16
     assert made.metadata.shared <= 232_448
     assert made.asm["ptx"].count("wgmma.mma_async") == 2 * (36 + 2 * 8)
