@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import archc
 from tests.elaborate.specs import codes, outputs, refusal
 
 HEAD = "layer L(H, K, V):\n    input q[H, K], k[H, K], v[H, V], a[H, K], beta[H]\n"
@@ -194,6 +195,18 @@ def test_tokens_that_are_no_earlier_one_are_refused(at: str) -> None:
 def test_entries_by_integers_of_earlier_tokens_are_none() -> None:
     """`p[i[t-1]]` names an entry of p: the token is that of `i` alone."""
     assert codes("layer L(d):\n    input p[d]\n    input i in d\n    output y = p[i[t-1]]\n") == []
+
+
+def test_what_a_state_begins_with_is_read_in_its_block() -> None:
+    """Behind it, the state is a value like others: 0 before the first token."""
+    text = (
+        "layer L(d):\n    input x[d]\n    param h_0[d] = 1\n    recurrence h[d] = h_0:\n"
+        "        h[t] = h[t-1] / 2 + x\n        before = h[t-1]\n"
+        "    output y[d] = h[t-1]; output z[d] = before; output h\n"
+    )
+    y, z, h = archc.parse(text).module(d=3)(torch.randn(2, 5, 3))
+    assert torch.equal(y[:, 1:], h[:, :-1]) and torch.equal(z[:, 1:], h[:, :-1])
+    assert (y[:, 0] == 0).all() and (z[:, 0] == 1).all()
 
 
 REFUSED = [
