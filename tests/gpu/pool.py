@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from tests.gpu.cases import Case, by_variant
 
@@ -32,10 +35,14 @@ Done = tuple[Case, dict[str, Any]]
 
 
 class Worker:
-    """A process that runs cases one after the other, started when the first one comes."""
+    """A process that runs cases one after the other, started when the first one comes; of several
+    GPUs it sees one, by its number."""
 
-    def __init__(self, device: str):
+    def __init__(self, device: str, number: int = 0):
         self.device = device
+        found = torch.cuda.device_count() if device == "cuda" else 0
+        seen = {"CUDA_VISIBLE_DEVICES": str(number % found)} if found > 1 else {}
+        self.environment = {**os.environ, **seen}
         self.told = tempfile.TemporaryFile("w+")  # noqa: SIM115 (as long as the worker lives)
         self.process: subprocess.Popen[str] | None = None
         self.answers: queue.Queue[str] = queue.Queue()
@@ -78,7 +85,7 @@ class Worker:
         command = [sys.executable, "-m", "tests.gpu.worker", self.device]
         self.process = process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.told,
-            text=True,
+            text=True, env=self.environment,
         )  # fmt: skip
         answers = self.answers = queue.Queue()
 
@@ -136,20 +143,20 @@ def run_all(
     groups, done = Groups(cases), queue.Queue[Done | None]()
     end = time.monotonic() + seconds
 
-    def work() -> None:
-        worker, known = Worker(device), set[str]()
+    def work(number: int) -> None:
+        worker, known = Worker(device, number), set[str]()
         while group := groups.take(known):
-            for number, case in enumerate(group):
+            for case in group:
                 left = end - time.monotonic()
                 if left < 0:
                     break
-                found = worker.run_in_turn(case, number == 0, patience, end)
+                found = worker.run_in_turn(case, case is group[0], patience, end)
                 if not found.get("late") or left + GRACE > patience:
                     done.put((case, found))
         worker.stop()
         done.put(None)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(workers)]
+    threads = [threading.Thread(target=work, args=[n], daemon=True) for n in range(workers)]
     for thread in threads:
         thread.start()
     for _ in threads:

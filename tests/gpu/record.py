@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import subprocess
 from collections import defaultdict
@@ -11,7 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.pool import Done
+from tests.gpu.cases import Case
+from tests.gpu.pool import FULL, Done
 
 KINDS = ("out", "grad", "gate")
 """Outputs and last states; gradients; gradients of gates."""
@@ -85,11 +87,31 @@ def told(done: Sequence[Done], each: int = 2, traces: int = 6) -> Iterator[str]:
             yield "    " + trace[-400:].replace("\n", "\n    ")
 
 
-def recorded(done: Sequence[Done], suites: Sequence[str], planned: int, device: str) -> Row:
-    """What the file of results says."""
+def keep(log: Path, one: Done, where: Row) -> None:
+    """A line more of what is done, and where it was."""
+    with log.open("a", encoding="utf-8") as file:
+        file.write(json.dumps([asdict(one[0]), one[1], where]) + "\n")
+
+
+def kept(log: Path) -> dict[Case, tuple[Row, Row]]:
+    """What became of the cases of earlier runs, and where; not of those that found no memory."""
+    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    read = (json.loads(line) for line in lines)
+    return {Case(**case): (found, where) for case, found, where in read if not _full(found)}
+
+
+def _full(found: Row) -> bool:
+    return FULL in found.get("failed", "")
+
+
+def recorded(
+    done: Sequence[Done], suites: Sequence[str], planned: int, places: Sequence[Row]
+) -> Row:
+    """What the file of results says; all that `places` say, where runs were in several."""
+    names = {name: [each[name] for each in places] for name in places[0]}
     return {
         "what": "generated kernels against the eager form in float64: relative RMS errors",
-        **where(device),
+        **{name: _all_of(each) for name, each in names.items()},
         "suites": list(suites),
         "cases": len(done),
         "not run": planned - len(done),
@@ -100,6 +122,12 @@ def recorded(done: Sequence[Done], suites: Sequence[str], planned: int, device: 
             {"case": asdict(one[0]), "problems": problems(one)} for one in done if problems(one)
         ],
     }
+
+
+def _all_of(values: Sequence[Any]) -> Any:
+    """The one value, or all, in turn."""
+    found = [value for n, value in enumerate(values) if value not in values[:n]]
+    return found[0] if len(found) == 1 else found
 
 
 def where(device: str) -> Row:

@@ -3,14 +3,17 @@ that end, errors that are seen."""
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.gpu import cases, extremes, pool, record, worker
+from tests.gpu import cases, extremes, pool, record, sweep, worker
 from tests.gpu.cases import Case
 from tests.gpu.measure import GATE, GRADIENT, OUTPUT, costs, exact, limit, relative
 from tests.gpu.memories import SPECS, memories
@@ -86,6 +89,32 @@ def test_what_is_over_its_limit_is_told() -> None:
     row = record.rows([(SMALL, bad)])[0]
     assert (row["cases"], row["wrong"], row["out"]["error"]) == (1, 1, 0.006)
     assert any("WRONG spec=gla" in line for line in record.table([(SMALL, bad)]))
+
+
+def test_a_run_goes_on_where_an_earlier_one_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the log is not run again, but for what found no memory; both commits are told."""
+    log, output = tmp_path / "log", tmp_path / "out"
+    asked = cases_of(["first"], ["gla"], 0, 0)
+    full = {"failed": "Triton Error [CUDA]: out of memory"}
+    bad = {"errors": {"out gla_memory: o": (0.006, 0.005)}}
+    for found in (full, bad):
+        record.keep(log, (asked[0], found), record.where("cpu") | {"commit": "old"})
+    record.keep(log, (asked[1], full), record.where("cpu"))
+    ran: list[Case] = []
+
+    def runs(cases: list[Case], *_: Any) -> Iterator[pool.Done]:
+        ran.extend(cases)
+        yield cases[0], {"errors": {}, "seconds": 1}
+
+    monkeypatch.setattr(sweep, "run_all", runs)
+    told = ["first", "--specs", "gla", "--device", "cpu", "--commit", "new"]
+    assert sweep.main([*told, "--log", str(log), "-o", str(output)]) == 1
+    made = json.loads(output.read_text(encoding="utf-8"))
+    assert ran == asked[1:] and made["commit"] == ["old", "new"]
+    assert (made["cases"], made["not run"], made["wrong"]) == (2, len(asked) - 2, 1)
+    assert [*record.kept(log)] == asked[:2]
 
 
 def test_limits_are_those_of_the_peer() -> None:
