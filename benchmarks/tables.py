@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from archc.bench.job import BACKWARD, FORWARD, LAYER, LAYER_BACKWARD, OURS
-from archc.bench.markdown import entries_of, markdown, row, shown_time
+from archc.bench.markdown import entries_of, markdown, means, row, shown_mean, shown_time
 from archc.bench.report import WORDS, Case, Report, recorded, short
 
 HERE = Path(__file__).resolve().parent
@@ -48,6 +48,14 @@ CHOSEN = {
 }  # fmt: skip
 """The same of `benchmarks.chosen_layers`."""
 
+MUSTS = {
+    ("kda", "fla"): (1.6, 1.6), ("gla", "fla"): (1.6, 1.5), ("delta", "fla"): (2.0, 1.5),
+    ("gated_delta", "flash_qla"): (0.8, 0.8), ("linear_attention_simple", "fla"): (1.5, 1.5),
+    ("retention", "fla-unguarded"): (1.4, 1.4), ("mamba2", "fla"): (1.4, 1.4),
+    ("rwkv7", "fla"): (1.5, 1.3), ("gated_delta_product n=2", "fla"): (1.3, 1.3),
+}  # fmt: skip
+"""By memory and peer, how many times as fast ours is to be, forward and with gradients."""
+
 Lines = Iterator[str]
 Data = Mapping[str, Any]
 
@@ -71,6 +79,18 @@ def bench(data: Data) -> Lines:
 def usual(data: Data) -> Lines:
     """Memories at the usual shape that have peers, each beside the fastest: a row a memory."""
     return beside("memory", _usual(recorded(data)).cases, (FORWARD, BACKWARD))
+
+
+def shapes(data: Data) -> Lines:
+    """How many times as fast memories are, the geometric mean over shapes, beside what must be."""
+    yield row(("memory", "peer", "shapes", "forward", "must", "+ backward", "must"))
+    yield row(("---", "---", *("---:",) * 5))
+    found = means(recorded(data))
+    for who in (each for each in MUSTS if each in found):
+        many, *both = found[who]
+        musts = map(shown_mean, MUSTS[who])
+        cells = [cell for pair in zip(map(shown_mean, both), musts, strict=True) for cell in pair]
+        yield row((*who, str(many), *cells))
 
 
 def layers(data: Data) -> Lines:
@@ -153,7 +173,7 @@ def latent(data: Data) -> Lines:
 
 
 KINDS: Mapping[str, Callable[[Data], Lines]] = {
-    "bench": bench, "usual": usual, "layers": layers, "attention": attention,
+    "bench": bench, "usual": usual, "shapes": shapes, "layers": layers, "attention": attention,
     "chosen": chosen, "cached": cached, "latent": latent,
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from archc.bench.job import BACKWARD, FORWARD, Work
 from archc.bench.processes import Outcome
 from archc.bench.report import report
-from benchmarks.tables import main, usual, written
+from benchmarks.tables import main, shapes, usual, written
 from tests.bench.test_report import JOB, rows
 
 
@@ -32,6 +32,18 @@ def test_a_row_a_memory_beside_its_fastest_peer(tmp_path: Path) -> None:
     wrong = {"what": FORWARD, "contender": "left", "errors": {"o": 0.5}, "limits": {"o": 1e-4}}
     made = report([Outcome(job, {}, [wrong, *found])])
     assert [*usual(made.data())][2:] == ["| some | left | 2 | 4 (wrong) | 5 | 6 |"]
+
+
+def test_means_over_shapes_beside_what_must_be() -> None:
+    work = {FORWARD: Work(1.0, 1.0)}
+    kda = replace(JOB, title="kda", what=(FORWARD,), work=work, against=("fla",))
+    outcomes = [
+        Outcome(job, {}, [{"what": FORWARD, "seconds": {"ours": [1, 1], "fla": [times, times]}}])
+        for job, times in ((kda, 2), (replace(kda, shape=(1, 8, 2, 8), label="kda packed 8"), 8))
+    ]
+    assert [*shapes(report(outcomes).data())][2:] == [
+        "| kda | fla | 2 | 4.00x | 1.60x |  | 1.60x |"
+    ]
 
 
 def test_a_box_is_written_anew(tmp_path: Path) -> None:

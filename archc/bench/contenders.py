@@ -77,6 +77,11 @@ class Row:
         """Whether it is of a whole layer, not of the memory of one."""
         return LAYER in self.what or TOKEN in self.what
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it is of a memory at another shape than the usual one."""
+        return not self.whole and self.shape is not None
+
 
 class Unavailable(RuntimeError):
     """A contender that has no form of what is asked for."""

@@ -77,20 +77,34 @@ def _tokens(title: str, found: Report, what: str) -> Iterator[str]:
 def _means(found: Report) -> Iterator[str]:
     """How many times as fast ours is, the geometric mean over the shapes of a memory, where there
     are several."""
+    several = {who: each for who, each in means(found).items() if each[0] > 1}
+    if several:
+        yield row(("memory, mean over shapes", "peer", "shapes", "forward", "+ backward"))
+        yield row(("---", "---", "---:", "---:", "---:"))
+    for who, (shapes, *both) in several.items():
+        yield row((*who, str(shapes), *map(shown_mean, both)))
+
+
+def means(found: Report) -> dict[tuple[str, str], tuple[int, float | None, float | None]]:
+    """By memory and peer, how many shapes there are, and how many times as fast ours is forward and
+    with gradients, the geometric mean over them."""
     faster: dict[tuple[str, str], dict[str, list[float]]] = {}
     for case in found.cases:
         for entry in case.entries:
             if case.what in (WORDS[FORWARD], WORDS[BACKWARD]) and entry.ours_faster:
                 kind = faster.setdefault((_family(case.spec), entry.contender), {})
                 kind.setdefault(case.what, []).append(entry.ours_faster)
-    several = {who: each for who, each in faster.items() if max(map(len, each.values())) > 1}
-    if several:
-        yield row(("memory, mean over shapes", "peer", "shapes", "forward", "+ backward"))
-        yield row(("---", "---", "---:", "---:", "---:"))
-    for (spec, peer), kinds in several.items():
-        means = [kinds.get(WORDS[what], []) for what in (FORWARD, BACKWARD)]
-        shown = [f"{statistics.geometric_mean(each):.2f}x" if each else "" for each in means]
-        yield row((spec, peer, str(max(map(len, means))), *shown))
+    made = {}
+    for who, kinds in faster.items():
+        one, both = (kinds.get(WORDS[what], []) for what in (FORWARD, BACKWARD))
+        over = [statistics.geometric_mean(each) if each else None for each in (one, both)]
+        made[who] = (max(len(one), len(both)), over[0], over[1])
+    return made
+
+
+def shown_mean(times: float | None) -> str:
+    """How many times as fast, as a cell; empty where nobody knows."""
+    return "" if times is None else f"{times:.2f}x"
 
 
 def _family(spec: str) -> str:
@@ -118,7 +132,7 @@ def shown_time(entry: Entry | None) -> str:
 
 
 def _faster(entry: Entry | None) -> str:
-    return "" if entry is None or entry.ours_faster is None else f"{entry.ours_faster:.2f}x"
+    return shown_mean(None if entry is None else entry.ours_faster)
 
 
 def _peak(entry: Entry | None) -> str:

@@ -82,6 +82,10 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     " --against that have it.",
 )
 @click.option(
+    "--other-shapes", is_flag=True,
+    help="With --all: only the rows of memories that have a shape of their own or are packed.",
+)  # fmt: skip
+@click.option(
     "--against", default="eager", show_default=True, metavar="NAME,...", callback=_names,
     help="Whom to time beside the generated file: eager (its PyTorch alone), compile (the same"
     " under torch.compile), and the names in the file of peers.",
@@ -330,6 +334,8 @@ def _rows(specs: Sequence[str], options: dict[str, Any]) -> list[Row]:
     if options["every"]:
         found = rows_of(options["peers"], options["against"], options["what"] or WHAT[:3])
         found = [row for row in found if not specs or row.spec in specs]
+        if options["other_shapes"]:
+            found = [row for row in found if row.elsewhere]
         if not found:
             raise click.UsageError("--all: the file of peers has no such row.")
         return found
@@ -363,5 +369,7 @@ def _check(specs: Sequence[str], options: Mapping[str, Any]) -> None:
         needs("bench", "--plot", "matplotlib")
     if bool(options["again"]) == bool(specs or options["every"]):
         raise click.UsageError("Give a SPEC, or --all, or the file of an earlier run with --again.")
+    if options["other_shapes"] and not options["every"]:
+        raise click.UsageError("--other-shapes chooses rows of --all.")
     if options["prepare"] and not options["keep"]:
         raise click.UsageError("--prepare compiles into a folder: name it with --keep.")

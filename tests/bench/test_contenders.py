@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from archc.bench.contenders import own
+from archc.bench.contenders import own, rows_of
+from archc.bench.job import BACKWARD, FORWARD, LAYER
+from archc.bench.record import peers_file
 from tests.bench.test_report import JOB
 
 
@@ -26,3 +28,10 @@ def test_a_token_is_given_the_state_of_its_own_layer() -> None:
     one = torch.ones(1)
     (o,), after = step({"q": one}, (one, 3 * one))
     assert o == 1 and after == (2, 3)
+
+
+def test_rows_at_other_shapes_are_of_memories_alone() -> None:
+    rows = rows_of(peers_file(), ("fla",), (FORWARD, BACKWARD, LAYER))
+    other = {row.shape for row in rows if row.elsewhere}
+    assert {(1, 32768, 4, 128), (1, 16384, 32, 128)} <= other and None not in other
+    assert not any(row.whole for row in rows if row.elsewhere)

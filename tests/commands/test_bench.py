@@ -109,6 +109,8 @@ def test_ours_and_peers_in_one_run(tmp_path: Path) -> None:
         ((), "Give a SPEC"),
         (("gla", "--prepare"), "name it with --keep"),
         (("no_such_row", "--all", "--device", "cpu"), "has no such row"),
+        (("mlstm", "--all", "--other-shapes", "--device", "cpu"), "has no such row"),
+        (("gla", "--other-shapes"), "--other-shapes chooses rows of --all"),
     ],
 )
 def test_wrong_use(arguments: tuple[str, ...], told: str) -> None:
