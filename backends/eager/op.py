@@ -261,7 +261,9 @@ class Op(GraphFunction):
         self.body, own = body, self.body
         lines = []
         for argument, name in self.kept.items():
-            shape = ", ".join(self._length(axis) for axis in self.inputs[name].type.axes)
+            axes = self.inputs[name].type.axes
+            streams = any(axis.kind == "stream" for axis in axes)
+            shape = ", ".join(self._length(axis, streams) for axis in axes)
             lines.append(f"{argument} = {argument}.view({shape})")
         head = self._head(set(words(lines)))
         body.asked.discard("chunk")

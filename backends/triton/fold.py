@@ -161,6 +161,33 @@ class FoldFunction(AttendFunction):
             tests.append(f"({readers} >= {FEW} or not {learns})")
         return " and ".join(tests)
 
+    def _returned(self, id: int) -> str:
+        """A result in the dtype in which PyTorch alone returns it: that of the data, but for logs
+        of totals and what is made from these. A sum of weights is exact until then."""
+        value = self.body.value(id)
+        if value.kind == TOTAL and not self._of_log_totals(id):
+            value = self.body.as_data(value)
+            self.body.values[id] = value
+        return super()._returned(id)
+
+    def _of_log_totals(self, id: int) -> bool:
+        """Whether logs of totals, or running sums that the body is given, reach a value by
+        functions of numbers."""
+        graph, folds = self.op.body, {n: fold for fold in self.folds for n in fold.nodes}
+        waiting, seen = [id], set[int]()
+        while waiting:
+            id = waiting.pop()
+            if id in seen or isinstance(graph[id].op, ir.Contract):
+                continue
+            seen.add(id)
+            fold = folds.get(id)
+            if fold is not None and fold.softmax and (fold.alone or id != fold.node):
+                return True
+            waiting += graph[id].operands
+        return any(
+            isinstance(graph[id].op, ir.Input) and self.body.value(id).kind == TOTAL for id in seen
+        )
+
     def _tokens_read(self) -> str:
         """How many tokens are read, as the caller knows it."""
         op = self.op
@@ -436,14 +463,14 @@ def _summed(scope: Scope, node: Node, op: FoldOp, most: sympy.Expr | None, table
 
 
 def _laid_out(scope: Scope, node: Node, op: FoldOp, text: Text) -> Value:
-    """A result of a fold, with its dims in the order in which the body has them."""
+    """A result of a fold, with its dims in the order in which the body has them; one that is a
+    number for each reader, which kernels leave in float32, is exact until a product."""
     fold = op.fold
     heads, reader = [head.name for head in fold.heads], fold.reader.name
-    have = ["batch", *heads, reader]
     if op.values is not None and op.values.dim is not None and node.id == fold.node:
         have = ["batch", reader, *heads, op.values.dim.name]
-    total = fold.alone or node.id != fold.node
-    return scope.settled(node, text, have, TOTAL if total else DATA)
+        return scope.settled(node, text, have, DATA)
+    return scope.settled(node, text, ["batch", *heads, reader], TOTAL)
 
 
 def _given(scope: Scope, fold: WeightedSum, source: Source, running: dict[int, str]) -> Text:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from inspect import signature
+from typing import Any
+
 import pytest
 import torch
+from archc.backends.load import load as loaded
 
 import archc
 from archc.attention.totals import of_totals
 from archc.attention.weighted_sum import WeightedSum
-from archc.compile import folded
+from archc.compile import folded, text_of
 from archc.ir.meaning import evaluate_graph
 from archc.verify.fold_trial import distance, drawn
 from tests.attention.cases import spec
@@ -64,6 +68,39 @@ def test_what_they_multiply_enters_products_in_bfloat16(read: str) -> None:
     found = exact.bfloat16()(x.bfloat16()).detach()
     assert found.dtype == torch.bfloat16
     assert float((found - wanted).abs().max()) < 0.03 * float(wanted.abs().max())
+
+
+NUMBERS = {
+    "o": "(q[t].T @ k[s]) @ v[s] / sum[s](q[t].T @ k[s])",
+    "sum[s](exp(q[t].T @ k[s])) * v[t]": "softmax(q[t].T @ k[s]) @ v[s]",
+    "logsumexp(q[t].T @ k[s])": "softmax(q[t].T @ k[s]) @ v[s]",
+    "sum[s](exp(q[t].T @ k[s] - g[t]))": "0 * v[t]",
+    "sum[s](exp(q[t].T @ k[s] - logsumexp(q[t].T @ k[s])))": "0 * v[t]",
+}
+"""What else is a number for each reader, or made of such, and a vector."""
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_kernels_return_the_dtype_that_pytorch_returns(number: str) -> None:
+    """They leave numbers of readers in float32, as logs of totals are; those of data are not."""
+    text = f"""layer Both(H, K):
+        input q[H, K], k[H, K], v[H, K], g[H]
+        attend s <= t over H:
+            o = {NUMBERS[number]}
+            n = {number}
+        output o
+        output n
+    """
+    module: Any = loaded(text_of(archc.parse(text).layer, "triton"), "both")
+    for name in [*vars(module)]:
+        if name.endswith("_fake"):
+            setattr(module, name.removesuffix("_fake"), vars(module)[name])
+    kinds = []
+    for run in (module.both_memory, module.both_memory_fold):
+        names = [name for name in signature(run).parameters if name not in ("pos", "cu_seqlens")]
+        shapes = [(1, 20, 2) if name[0] in "gl" else (1, 20, 2, 16) for name in names]
+        kinds.append([x.dtype for x in run(*(torch.randn(s).bfloat16() for s in shapes), pos=0)])
+    assert kinds[0] == kinds[1]
 
 
 def test_another_attend_reads_them_with_all_their_digits() -> None:

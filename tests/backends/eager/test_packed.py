@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from archc.backends.load import load
 from torch import Tensor
 
 import archc
+from archc.compile import text_of
 
 SIZES = {"H": 2, "K": 4, "V": 3}
 LENGTHS = ([0, 0, 5, 20, 0, 5, 0], [0], [0, 0], [7, 0], [0, 21])
@@ -146,3 +148,24 @@ def test_borders_that_change_in_place(change: str, backend: str) -> None:
     borders.data[1] = 10
     with pytest.raises(ValueError, match="must ascend"):
         module(x, cu_seqlens=borders)
+
+
+def test_gradients_of_all_sequences_in_one_run() -> None:
+    """What the last states were is kept of every sequence: by the op, which is given the borders,
+    as where a function does one after the other."""
+    module: Any = load(text_of(archc.load("mlstm").layer, "eager"), "mlstm")
+    generator = torch.Generator().manual_seed(0)
+    bounds, rows = torch.tensor([0, 1, 24, 40]), 3
+    shapes = [(1, 40, 2, 4), (1, 40, 2, 4), (1, 40, 2, 3), (1, 40, 2), (1, 40, 2)]
+    shapes += [(rows, 2, 4, 3), (rows, 2, 4), (rows, 2)]
+    given = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+    given = [x.requires_grad_() for x in given]
+    found = []
+    for made in (
+        module.mlstm_memory_op(*given, bounds, 16)[:4],
+        module.mlstm_memory(*given, chunk=16, cu_seqlens=bounds),
+    ):
+        weighed = [(x * torch.linspace(-1, 1, x.numel()).view_as(x)).sum() for x in made]
+        found.append([*made, *torch.autograd.grad(weighed, given)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
