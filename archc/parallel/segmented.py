@@ -90,20 +90,17 @@ def _meets(graph: Graph, stream: str) -> bool:
 
 
 class Joining:
-    """A stand-in for three functions of a module of kernels: where one of its functions is called
-    by `with joining.all_of(..)`, segments are those of all processes, and their tables, some twenty
-    launches, are made once for all calls of a shape."""
+    """A stand-in for two functions of a module of kernels: where one of its functions is called by
+    `with joining.all_of(..)`, segments are those of all processes."""
 
     def __init__(self, module: Any):
         self.module = module
         self.launch_kernel, self.chunks_of_segment = module.launch_kernel, module.chunks_of_segment
-        self.segment_tables = module.segment_tables
         self.ranks: Ranks | None = None
         self.name, self.count = "", 0
         self.known: dict[Any, list[Tensor]] = {}
         self.kept: dict[Any, Any] = {}
         module.launch_kernel, module.chunks_of_segment = self.launch, self.length
-        module.segment_tables = self.tables_of
 
     @contextmanager
     def all_of(self, ranks: Ranks, name: str) -> Iterator[None]:
@@ -129,12 +126,6 @@ class Joining:
         length = math.ceil(chunks / max(2, min(room, math.isqrt(passes * chunks // each))))
         self.count = math.ceil(chunks / length)
         return length
-
-    def tables_of(self, rows: Tensor | None, *sizes: Any) -> tuple[Tensor, Tensor]:
-        """The tables of segments, of sequences that are not packed."""
-        if self.ranks is None or rows is not None:
-            return self.segment_tables(rows, *sizes)
-        return self._once(sizes, lambda: self.segment_tables(None, *sizes))
 
     def _once(self, key: Any, make: Callable[[], Any]) -> Any:
         """What was made for a key on this stream; in a CUDA graph it is made anew, as memory of a

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -408,19 +409,47 @@ def segment_tables(
     number of the segment for that of its sequence; and a row for each sequence, with its segments
     for its chunks. `rows` are those of packed sequences, else each has `tokens` in `chunks`.
 
-    There are as many segments as such sequences can need; others have no chunks.
+    There are as many segments as such sequences can need; others have no chunks. Some twenty
+    launches make the tables: they are made once.
     """
-    every = chunks if rows is not None else sequences * chunks
-    if rows is None:
-        each = torch.arange(sequences, device=device)
-        nothing = torch.zeros_like(each)
-        ends = nothing + tokens, nothing, nothing + chunks
-        rows = torch.stack([each, nothing, nothing, *ends, each], 1)
+    if rows is not None:
+        return once_for(
+            rows, ("segments", chunks, length), lambda x: segments_of(x, chunks, length)
+        )
+    sizes = sequences, tokens, chunks, length, device
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if capturing or torch.compiler.is_compiling() or torch.empty(0).__class__ is not Tensor:
+        return even_segments(*sizes)
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    return known_segments(stream, torch.is_inference_mode_enabled(), *sizes)
+
+
+def even_segments(
+    sequences: int, tokens: int, chunks: int, length: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The tables of `segment_tables` of sequences that are not packed."""
+    each = torch.arange(sequences, device=device)
+    nothing = torch.zeros_like(each)
+    ends = nothing + tokens, nothing, nothing + chunks
+    rows = torch.stack([each, nothing, nothing, *ends, each], 1)
+    return segments_of(rows, sequences * chunks, length)
+
+
+@lru_cache(64)
+def known_segments(stream: int, inference: bool, *sizes: Any) -> tuple[Tensor, Tensor]:
+    """The same, made once on each stream: another one would have to wait for it. No graph has them,
+    as it reads its own memory when it is replayed, whoever is still there."""
+    return even_segments(*sizes)
+
+
+def segments_of(rows: Tensor, every: int, length: int) -> tuple[Tensor, Tensor]:
+    """The tables of `segment_tables` of sequences with so many chunks in all."""
     last = ((rows[:, 5] - rows[:, 4] + length - 1) // length).cumsum(0)
     first = F.pad(last, (1, 0))
     none = torch.zeros_like(last)
     joined_rows = torch.stack([rows[:, 0], none, none, none, first[:-1], last, none], 1)
-    segment = torch.arange((every + sequences * (length - 1)) // length, device=device)
+    count = (every + len(rows) * (length - 1)) // length
+    segment = torch.arange(count, device=rows.device)
     own = torch.searchsorted(last, segment, right=True)
     found = F.pad(rows, (0, 0, 0, 1))[own]
     low = found[:, 4] + (segment - first[own]) * length

@@ -11,7 +11,6 @@ import torch
 from archc.compile import with_chunked_forms
 from archc.parallel.mesh import Ranks
 from archc.parallel.segmented import PROGRAMS, Joining, goes_in_segments
-from archc.runtime.packed import segment_tables
 from tests.parallel.test_columns import memory_of
 
 
@@ -34,9 +33,7 @@ def plain(*given: Any) -> int:
 
 def test_segments_of_a_part() -> None:
     """Two at least, and not more than programs have room for; alone a file has its own rule."""
-    module = SimpleNamespace(
-        launch_kernel=plain, chunks_of_segment=plain, segment_tables=segment_tables
-    )
+    module = SimpleNamespace(launch_kernel=plain, chunks_of_segment=plain)
     joined, ranks = Joining(module), Ranks("cp", None, 0, 2)  # type: ignore[arg-type]  # not asked
     device = torch.device("cpu")
     assert joined.length(64, 512, device, 3, 4) == 0
@@ -48,26 +45,3 @@ def test_segments_of_a_part() -> None:
         assert joined.length(4096, 2, device) == 1 and joined.count == 2
         assert joined.length(4096, 3, device) == 2 and joined.count == 2
     assert joined.ranks is None
-
-
-def test_tables_are_made_once_for_a_shape() -> None:
-    """Equal to those of the file, which makes its own for packed sequences and by itself."""
-    told, device = list[Any](), torch.device("cpu")
-
-    def counted(rows: torch.Tensor | None, *sizes: Any) -> Any:
-        told.append(sizes)
-        return segment_tables(rows, *sizes)
-
-    module = SimpleNamespace(launch_kernel=plain, chunks_of_segment=plain, segment_tables=counted)
-    joined, ranks = Joining(module), Ranks("cp", None, 0, 2)  # type: ignore[arg-type]  # not asked
-    shapes = [(2, 640, 10, 3, device), (1, 640, 10, 3, device), (2, 640, 10, 3, device)]
-    with pytest.raises(RuntimeError, match="joined 0 walks"), joined.all_of(ranks, "KDA"):
-        found = [module.segment_tables(None, *shape) for shape in shapes]
-        _, packed = segment_tables(None, *shapes[0])
-        module.segment_tables(packed, *shapes[0])
-    assert told == [shapes[0], shapes[1], shapes[0]]
-    for tables, shape in zip(found, shapes, strict=True):
-        for one, other in zip(tables, segment_tables(None, *shape), strict=True):
-            assert torch.equal(one, other)
-    module.segment_tables(None, *shapes[0])
-    assert len(told) == 4

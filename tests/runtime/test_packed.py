@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import archc
 from archc.runtime import packed as runtime
@@ -196,6 +197,26 @@ def test_segments_of_sequences_have_all_of_their_chunks(lengths: list[int], leng
         used |= {*mine}
     others = [row.tolist() for each, row in enumerate(parts) if each not in used]
     assert all(row[4] >= row[5] for row in others)
+
+
+def test_tables_of_segments_are_made_once() -> None:
+    """Of the same numbers, or of the same packed sequences; those of fake tensors are not kept."""
+    device = torch.device("cpu")
+    with FakeTensorMode():
+        runtime.segment_tables(None, 2, 640, 10, 3, device)
+    first = runtime.segment_tables(None, 2, 640, 10, 3, device)
+    assert [x.__class__ for x in first] == [torch.Tensor] * 2
+    assert runtime.segment_tables(None, 2, 640, 10, 3, device) is first
+    assert runtime.segment_tables(None, 2, 640, 10, 4, device) is not first
+    with torch.inference_mode():
+        runtime.segment_tables(None, 1, 64, 4, 2, device)
+    assert not runtime.segment_tables(None, 1, 64, 4, 2, device)[0].is_inference()
+    chunks, rows = runtime.packed_tables(borders([640, 640]), 1280, 64)
+    packed = runtime.segment_tables(rows, 2, 1280, len(chunks), 3, device)
+    assert runtime.segment_tables(rows, 2, 1280, len(chunks), 3, device) is packed
+    assert packed[0][:, 4:6].tolist()[:8] == first[0][:, 4:6].tolist()[:4] + [
+        [low + 10, high + 10] for low, high in first[0][:4, 4:6].tolist()
+    ]
 
 
 def test_another_sequence_has_a_row_for_each_of_packed_ones() -> None:
