@@ -68,7 +68,9 @@ OWN = Path(__file__).parents[1] / "backends/triton/regions"
 def test_looks_at_what_is_made(name: str) -> None:
     """What is looked back on leaves the region as the last tokens of each sequence."""
     layer = lowered(archc.load(OWN / f"{name}.arch").layer)
-    for region in regions_of(layer):
+    looking = regions_of(layer)
+    assert looking
+    for region in looking:
         each = packed_trial(region, resolved(layer, {"K": 2}), LENGTHS)
         assert each.region.tails
         plain = replace(each.region, packed=False)  # as models have it whose states are in slots
@@ -81,7 +83,9 @@ def test_looks_at_what_is_made(name: str) -> None:
 @pytest.mark.parametrize("spec", ["delta", "lfm2"])
 def test_the_past_of_the_next_call(spec: str) -> None:
     """The last tokens of each sequence, with those of its past where these are fewer."""
-    for packed in trials(spec, LENGTHS):
+    found = trials(spec, LENGTHS)
+    assert found
+    for packed in found:
         plain = replace(packed.region, packed=False)
         alone = [batch_trial(r, packed.known, n) for r in (packed.region, plain) for n in (1, 2, 5)]
         for each in (packed, *alone):
@@ -91,8 +95,8 @@ def test_the_past_of_the_next_call(spec: str) -> None:
             made = lower_values(each.region, "values")
             assert isinstance(made, Lowered)
             shapes = {n: x.shape for n, x in outputs.items()}
-            found = each.ran(made, given, {**shapes, name: given[past].shape})[name]
-            torch.testing.assert_close(found, followed(each, given, past))
+            kept = each.ran(made, given, {**shapes, name: given[past].shape})[name]
+            torch.testing.assert_close(kept, followed(each, given, past))
 
 
 def followed(each: PackedTrial, given: Named, past: str) -> Tensor:

@@ -56,12 +56,18 @@ MODELS = (
 """Specs that take longer: of many layers, whose regions others have too, or of long ones."""
 
 
+NONE = ("alibi", "cross_attention", "linear_attention_simple", "lstm", "slstm", "ssm")
+"""Specs with nothing but products with parameters around their memory."""
+
+
 @pytest.mark.parametrize(
     "spec", [pytest.param(s, marks=[pytest.mark.slow] * (s in MODELS)) for s in bundled()]
 )
 def test_regions_of_bundled_layers(spec: str) -> None:
+    assert bool(trials(spec)) == (spec not in NONE)
     for each in trials(spec):
         errors = each.errors()
+        assert {*each.region.makes} <= {*errors} and any(name[:2] == "d." for name in errors)
         assert max(errors.values()) < CLOSE, (each.region.name, errors)
 
 
@@ -276,7 +282,9 @@ def test_gradients_that_are_the_same_are_made_once() -> None:
 
 def test_products_with_parameters_stay_outside() -> None:
     for spec in ("kda", "transformer", "rwkv7", "mamba"):
-        for region in regions_of(lowered(archc.load(spec).layer)):
+        found = regions_of(lowered(archc.load(spec).layer))
+        assert found
+        for region in found:
             ops = [n.op for n in region.graph if isinstance(n.op, ir.Contract)]
             for op in ops:
                 labels = {label for each in op.ins for label in each}

@@ -24,6 +24,7 @@ from archc.parallel.execute import program_for
 from archc.parallel.mesh import Ranks, refuse_aborts
 from archc.parallel.overlapped import halves_of
 from archc.parallel.pieces import BETWEEN
+from archc.specfile import bundled
 from tests import served
 from tests.parallel.checks import CHECKS, sizes_of
 from tests.parallel.ranks import ENDING, RANKS
@@ -41,6 +42,9 @@ REFUSED = {
     },
 }
 """Bundled specs that are refused, and why."""
+
+AROUND = "hyper_connected"
+"""A block around another layer, which is no layer by itself."""
 
 
 SEGMENTED = ("gated_delta_product", "gla", "mamba")
@@ -71,6 +75,7 @@ def test_two_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dim", ["tp", "cp"])
 def test_every_spec(dim: str, tmp_path: Path) -> None:
     names = [name for name in CHECKS if name.startswith(f"{dim} ")]
+    assert {name.partition(" ")[2] for name in names} == {*bundled()} - {AROUND}
     found, refused = run(tmp_path, *names), REFUSED[dim]
     for name in names:
         why = refused.get(name.partition(" ")[2])
