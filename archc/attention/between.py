@@ -18,6 +18,10 @@ out of a triangular system, with a row of U and of W for each outer product of e
     k'    = K + sign stril(U K')' A' W
     M     = I + sign U' A' W                            of all of the span
 
+M[i] = diag(exp(g[i])) has gates by channel: the matrix of a span is a diagonal, a vector of
+products of gates, and within the smallest spans the score is found pair by pair and enters as the
+second product alone. No difference of running sums is in it, so that a gate may be 0.
+
 source: Bischof and Van Loan 1987 for products of reflections; the tree is that of hierarchical
 matrices, Hackbusch 1999.
 """
@@ -30,6 +34,7 @@ from dataclasses import dataclass, replace
 import sympy
 
 from archc.attention.bounds import S, T, affine, up_to_the_reader
+from archc.attention.gated import gate_of
 from archc.attention.weighted_sum import Dot, Refusal, Source, WeightedSum
 from archc.dims import Axis
 from archc.ir import layer as ir
@@ -56,11 +61,13 @@ class Outer:
 @dataclass(frozen=True)
 class Through:
     """A product of vectors through matrices: the vector read and the reader's, each a node and its
-    dim, and the outer products that the matrix of a token has beside the identity."""
+    dim, and the outer products that the matrix of a token has beside the identity; or the log
+    `gate` of which it is the diagonal, a node and its dim."""
 
     read: tuple[int, str]
     reader: tuple[int, str]
     outers: tuple[Outer, ...]
+    gate: tuple[int, str] | None = None
 
     @property
     def firsts(self) -> list[tuple[int, str | None]]:
@@ -86,7 +93,8 @@ class Between:
     """A softmax whose score goes through matrices of the tokens between. `whole` has all that
     enters and the score with the name of that product; `inside` is the fold of a span of `SPAN`
     tokens, which has two sources more, `left` and `right`; `across` that of the readers of a span
-    and the tokens of the one before."""
+    and the tokens of the one before. `gate`: the logarithms of the diagonal that a token's matrix
+    is; `inside` has the second product in place of the first then."""
 
     whole: WeightedSum
     inside: WeightedSum
@@ -95,6 +103,7 @@ class Between:
     left: Source
     right: Source
     ranks: tuple[Rank, ...]
+    gate: Source | None = None
 
 
 # --- what a product is ---------------------------------------------------------------------------
@@ -106,6 +115,8 @@ def through(body: Graph, node: Node, reader: str, read: str) -> Through | str | 
     """The parts of a product of pairs that goes through matrices, or the reason why it has no
     kernels; None where no matrices are in it."""
     terms = factors_of(body, node)
+    if (gates := _gates(body, node, reader, read)) is not None:
+        return gates
     matrices = [term for term in terms if isinstance(term[0].op, ir.Segment)]
     if len(matrices) != 1 or len(terms) != 3:
         return None
@@ -133,8 +144,68 @@ def through(body: Graph, node: Node, reader: str, read: str) -> Through | str | 
         return "a matrix between depends on the reader"
     made = outers(body, each, op.row, op.col)
     if isinstance(made, str):
-        return made
+        gate = _diagonal(body, each, op.row, op.col)
+        return made if gate is None else Through(found[row], found[column], (), gate)
     return Through(found[row], found[column], made)
+
+
+def _gates(body: Graph, node: Node, reader: str, read: str) -> Through | str | None:
+    """The parts of a product of a reader's vector, a vector read and gates by channel between; None
+    where no gates are in it."""
+    pairs = {reader, read}
+    terms = multiplied(body, node, pairs)
+    gates = [(gate, each) for each, _ in terms if (gate := gate_of(body, each)) is not None]
+    if len(gates) != 1 or len(terms) != 3:
+        return None
+    (gate, factor), out = gates[0], dict(node.op.out)
+    vectors = [each for each, _ in terms if each is not factor]
+    readers = [each for each in vectors if reader in each.type.names]
+    tokens = [each for each in vectors if read in each.type.names]
+    summed = {
+        (name, label) for each, labels in terms
+        for name, label in zip(each.type.names, labels, strict=True) if label not in out
+    }  # fmt: skip
+    if len(readers) != 1 or len(tokens) != 1 or readers == tokens or len(summed) != 1:
+        return "gates between are not summed over one dim with a vector of each token"
+    ((dim, _),) = summed
+    if any(dim not in each.type.names for each in (gate, *readers, *tokens)):
+        return "gates between, and a factor has no number for each of them"
+    if reader in gate.type.names:
+        return "a gate between depends on the reader"
+    if not _same_names(terms, out):
+        return "a dim of a product changes its name"
+    return Through((tokens[0].id, dim), (readers[0].id, dim), (), (gate.id, dim))
+
+
+def multiplied(body: Graph, node: Node, pairs: set[str]) -> list[Term]:
+    """The factors of a product with the labels that they have in it: those of values of pairs that
+    are multiplied element by element, too."""
+    operands = zip(node.operands, node.op.ins, strict=True)
+    return [term for o, labels in operands for term in _multiplied(body, body[o], labels, pairs)]
+
+
+def _multiplied(
+    body: Graph, node: Node, labels: tuple[str, ...], pairs: set[str]
+) -> list[Term]:  # fmt: skip
+    """The factors of an operand of a product, with their labels."""
+    if node.op != ir.Elementwise("mul") or not pairs <= {*node.type.names}:
+        return [(node, labels)]
+    own = dict(zip(node.type.names, labels, strict=True))
+    factors = [body[operand] for operand in node.operands]
+    return [(each, tuple(own[name] for name in each.type.names)) for each in factors]
+
+
+def _diagonal(body: Graph, node: Node, row: str, col: str) -> tuple[int, str] | None:
+    """The logarithms, and their dim, of a matrix diag(exp(g)) [row, col]; None of another."""
+    if node.op != ir.Elementwise("mul"):
+        return None
+    operands = [body[operand] for operand in node.operands]
+    vectors = [each for each in operands if not isinstance(each.op, ir.Delta)]
+    if len(vectors) != 1 or vectors[0].op != ir.Elementwise("exp"):
+        return None
+    gate = body[vectors[0].operands[0]]
+    dims = [name for name in gate.type.names if name in (row, col)]
+    return (gate.id, dims[0]) if len(dims) == 1 else None
 
 
 def _same_names(terms: Sequence[Term], out: dict[str, Axis]) -> bool:
@@ -224,10 +295,12 @@ def _rate(body: Graph, u: Node, w: Node, dim: str) -> int | None:
 # --- the folds of the tree -----------------------------------------------------------------------
 
 
-def by_spans(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> Between | Refusal:
+def by_spans(
+    whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...], gate: Source | None = None
+) -> Between | Refusal:  # fmt: skip
     """The folds that a sum is whose score has such a product; `whole` takes it for one of q and
     k."""
-    if reason := _why_not(whole, dot, ranks):
+    if reason := _why_not(whole, dot, ranks, gate):
         return Refusal(reason)
     names = {axis.name for source in whole.sources for axis in source.type.axes}
     ends = [_of_each_head(whole.source(name), whole) for name in (dot.reader, dot.read)]
@@ -244,12 +317,13 @@ def by_spans(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> Between |
         for name, title in ((dot.reader, "left"), (dot.read, "right"))
     )
     second = Dot(_unused("between", {d.name for d in whole.dots}), left.name, right.name)
-    pairs = _with_second(whole.pairs, dot.name, second.name)
+    pairs = _with_second(whole.pairs, dot.name, second.name, gate is not None)
+    dots = (*(each for each in whole.dots if gate is None or each != dot), second)
     inside = replace(
-        whole, sources=(*inside, left, right), dots=(*whole.dots, second), pairs=pairs,
+        whole, sources=(*inside, left, right), dots=dots, pairs=pairs,
         moved=(*moved, left.name, right.name),
     )  # fmt: skip
-    return Between(whole, inside, across, dot, left, right, ranks)
+    return Between(whole, inside, across, dot, left, right, ranks, gate)
 
 
 def _of_each_head(source: Source, whole: WeightedSum) -> Source:
@@ -283,11 +357,15 @@ def _beside(source: Source, name: str, inner: Axis) -> Source:
     return replace(source, name=name, type=replace(source.type, axes=axes), dim=inner)
 
 
-def _with_second(pairs: Graph, product: str, second: str) -> Graph:
-    """The score with one product less the other."""
+def _with_second(pairs: Graph, product: str, second: str, alone: bool) -> Graph:
+    """The score with one product less the other, or with the other `alone`."""
     made = pairs.copy()
     (old,) = (n for n in made if isinstance(n.op, ir.Input) and n.op.name == product)
     new = made.add(ir.Input(second, old.type), name=second)
+    if alone:
+        made.substitute(old.id, new)
+        made.prune()
+        return made
     marker = made.add(ir.Input(f"{product} alone", old.type))
     total = Builder(made).fn("sub", marker, new)
     made.substitute(old.id, total)
@@ -296,7 +374,9 @@ def _with_second(pairs: Graph, product: str, second: str) -> Graph:
     return made
 
 
-def _why_not(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> str:
+def _why_not(
+    whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...], gate: Source | None
+) -> str:  # fmt: skip
     """Why the tree has no kernels for a sum; empty where it has."""
     if not whole.softmax or whole.values is None:
         return "matrices between are in kernels of a softmax of values alone"
@@ -317,6 +397,7 @@ def _why_not(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> str:
     heads = [head.name for head in whole.heads]
     turned = [whole.source(dot.reader), whole.source(dot.read)]
     turned += [each for rank in ranks for each in (rank.u, rank.w)]
+    turned += [gate] if gate is not None else []
     for source in turned:
         wanted = [source.type.axes[1].name, *heads, *([source.dim.name] if source.dim else [])]
         full = _of_each_head(source, whole).type.axes

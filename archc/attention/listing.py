@@ -56,6 +56,9 @@ def lines_between(between: Between) -> Iterator[tuple[str, str]]:
     """The lines about a weighted sum through matrices of the tokens between."""
     whole, dot = between.whole, between.dot
     path = whole.source(dot.read).type.axes[1].name
+    if between.gate is not None:
+        yield from _lines_of_gates(between, between.gate.name, path)
+        return
     outer = " ".join(
         f"{'-' if rank.sign < 0 else '+'} {_u_of(rank)} {rank.w.name}'" for rank in between.ranks
     )
@@ -68,6 +71,20 @@ def lines_between(between: Between) -> Iterator[tuple[str, str]]:
             beside = f"{between.left.name} . {between.right.name}"
             yield "inside", f"{dot.name} = {dot.reader} . {dot.read} - {beside}, of a chunk"
             yield "borders", f"{dot.reader} and {dot.read} are brought to the border of two spans"
+        elif title != "few readers":
+            yield title, text
+
+
+def _lines_of_gates(between: Between, gate: str, path: str) -> Iterator[tuple[str, str]]:
+    """The lines where matrices between are diagonals."""
+    whole, dot = between.whole, between.dot
+    q, k, t = dot.reader, dot.read, whole.reader.name
+    for title, text in lines(whole):
+        if title == dot.name:
+            yield title, f"sum of {q} {k} exp({gate}[{path} + 1] + ... + {gate}[{t}]), by channel"
+            yield "spans", f"of {SPAN} tokens, then twice as long: later ones read earlier ones"
+            yield "inside", f"{dot.name} = {between.left.name} . {between.right.name}, pair by pair"
+            yield "borders", f"{q} and {k} times the gates up to the border of two spans"
         elif title != "few readers":
             yield title, text
 

@@ -3,15 +3,17 @@
     score(t, s) = k[s]' M[s+1] ... M[t] q[t] = k[t, s]' q[t]
     k[t, s] = M[t]' k[t-1, s],    k[s, s] = k[s]
 
-M[i] = I + sign u[i] w[i]' + ..., so that a token moves each key before it by a number times w. What
-is left for a reader that comes alone is the fold of moved keys.
+M[i] = I + sign u[i] w[i]' + ..., so that a token moves each key before it by a number times w; or
+M[i] = diag(exp(g[i])), so that it scales each by channel. What is left for a reader that comes
+alone is the fold of moved keys.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from archc.attention.between import Term, Through, factors_of, through
+from archc.attention.between import Term, Through, factors_of, multiplied, through
+from archc.attention.gated import gate_of, with_gates
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
@@ -19,7 +21,8 @@ from archc.ir.graph import Graph, Node
 @dataclass(frozen=True, eq=False)
 class Moved:
     """`op` reads keys, the capture `key`, that the matrices of later tokens have moved. `factors`
-    makes u0, w0, u1, ... of a token, of captures of the attend; `signs` are those of u w'."""
+    makes u0, w0, u1, ... of a token, of captures of the attend, or the logarithms of its gates;
+    `signs` are those of u w'."""
 
     op: ir.Attend
     key: str
@@ -32,25 +35,31 @@ def moved_keys(op: ir.Attend) -> Moved | None:
     that its keys enter."""
     if op.source != op.reader.name or op.path is None or not op.causal or op.decode is not None:
         return None
+    op = with_gates(op)
     body, roles = op.body, dict(op.captures)
     both = [(n, through(body, n, op.reader.name, op.read.name)) for n in body
             if isinstance(n.op, ir.Contract)]  # fmt: skip
     found = [(node, each) for node, each in both if isinstance(each, Through)]
     matrices = [n for n in body if isinstance(n.op, ir.Segment) and n.op.kind == "product"]
-    if len(found) != 1 or len(matrices) != 1 or op.window is not None:
+    if len(found) != 1 or op.window is not None:
         return None
     (node, made), key = found[0], body[found[0][1].read[0]]
+    own = [term for term in factors_of(body, node) if isinstance(term[0].op, ir.Segment)]
+    if len(matrices) != len(own):
+        return None
     if not isinstance(key.op, ir.Input) or roles.get(key.op.name) != "read":
         return None
     if len(body.users(key.id)) != 1 or not _alike(body, key, made):
         return None
     own = body.copy()
-    own.substitute(node.id, _without(own, node))
+    own.substitute(node.id, _without(own, node, {op.reader.name, op.read.name}))
     own.prune()
     left = {n.op.name for n in own if isinstance(n.op, ir.Input)}
     factors = body.copy()
     factors.outputs = {f"{side}{i}": getattr(outer, side)
                        for i, outer in enumerate(made.outers) for side in "uw"}  # fmt: skip
+    if made.gate is not None:
+        factors.outputs = {"gate": made.gate[0]}
     factors.prune()
     if any(roles.get(n.op.name) != "path" for n in factors if isinstance(n.op, ir.Input)):
         return None
@@ -64,6 +73,7 @@ def _alike(body: Graph, key: Node, made: Through) -> bool:
     batch, stream, *heads, dim = key.type.names
     ends = [(outer.u, outer.rows) for outer in made.outers]
     ends += [(outer.w, outer.columns) for outer in made.outers]
+    ends += [made.gate] if made.gate is not None else []
     sides = [(body[id].type, own) for id, own in ends]
     found = [{*type.names} - {own} for type, own in sides]
     streams = [{a.name for a in type.axes if a.kind == "stream"} for type, _ in sides]
@@ -72,13 +82,18 @@ def _alike(body: Graph, key: Node, made: Through) -> bool:
     return same and made.read[1] == dim and len(sizes) == 1 and stream not in heads
 
 
-def _without(body: Graph, node: Node) -> int:
+def _without(body: Graph, node: Node, pairs: set[str]) -> int:
     """The product of both vectors without the matrix between."""
     every = factors_of(body, node)
-    (matrix,) = (term for term in every if isinstance(term[0].op, ir.Segment))
-    op = matrix[0].op
-    row, column = (matrix[1][matrix[0].type.names.index(name)] for name in (op.row, op.col))
-    vectors: list[Term] = [term for term in every if term is not matrix]
+    matrices = [term for term in every if isinstance(term[0].op, ir.Segment)]
+    row, column = "", ""
+    for matrix, labels in matrices:
+        row, column = (labels[matrix.type.names.index(x)] for x in (matrix.op.row, matrix.op.col))
+    if not matrices:
+        every = multiplied(body, node, pairs)
+    vectors: list[Term] = [
+        term for term in every if term not in matrices and gate_of(body, term[0]) is None
+    ]
     ins = tuple(tuple(row if x == column else x for x in labels) for _, labels in vectors)
     ids = [each.id for each, _ in vectors]
     return body.add(ir.Contract(ins, node.op.out), *ids, name=node.name)

@@ -33,7 +33,7 @@ def multiplied_out(attend: ir.Attend) -> ir.Attend:
     body = attend.body.copy()
     for id in [node.id for node in attend.body]:
         node = body[id]
-        dim = _summed(body, node, pairs)
+        dim = summed_dim(body, node, pairs)
         made = _Sum(body, node, dim, attend).made() if dim else None
         if made is not None:
             body.substitute(id, made)
@@ -42,7 +42,7 @@ def multiplied_out(attend: ir.Attend) -> ir.Attend:
     return replace(attend, body=body) if changed else attend
 
 
-def _summed(body: Graph, node: Node, pairs: set[str]) -> str:
+def summed_dim(body: Graph, node: Node, pairs: set[str]) -> str:
     """The one dim that a value of pairs is a sum over, of what has a number for each entry of it;
     empty where there is none."""
     operands = [body[operand] for operand in node.operands]

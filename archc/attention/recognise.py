@@ -108,13 +108,13 @@ class Reading:
         self.reader, self.read = attend.reader, attend.read
         self.graph = layer_graph()
         self.made: dict[int, int] = {}
-        self.sources: dict[tuple[int, str, str | None], Source] = {}
+        self.sources: dict[tuple[int, str, str | None, bool], Source] = {}
         self.dots: list[Dot] = []
         self.lookups: list[Lookup] = []
         self.names: set[str] = {*RESERVED}
         self.bounds: list[Bound] = []
         self.choice: Choice | None = None
-        self.between: tuple[Dot, tuple[Rank, ...]] | None = None
+        self.between: tuple[Dot, tuple[Rank, ...], Source | None] | None = None
         self.heads: tuple[Axis, ...] = ()
         self.pairs_axes: tuple[Axis, ...] = ()
 
@@ -351,9 +351,10 @@ class Reading:
 
     def source(
         self, node: Node, dim: str | None = None, role: str = "", summed: bool = False,
-        table: Axis | None = None,
+        table: Axis | None = None, moved: bool = False,
     ) -> Source:  # fmt: skip
-        """A value of the body that kernels read; a vector along `dim`, else a number."""
+        """A value of the body that kernels read; a vector along `dim`, else a number. One that is
+        `moved` on its way is another than the value as it is."""
         inner = grouped(self.body, node)
         shares: list[tuple[str, str, sympy.Expr]] = []
         if inner is not None and inner.heads in self.heads:
@@ -363,7 +364,7 @@ class Reading:
         if not role:
             role = "reader" if self.reader.name in names else "same"
             role = "read" if self.read.name in names else role
-        key = (node.id, role, table.name if table else dim)
+        key = (node.id, role, table.name if table else dim, moved)
         if key in self.sources:
             return self.sources[key]
         for axis in node.type.axes:
@@ -488,7 +489,7 @@ class Reading:
             raise self.refuse("a second product of matrices of the tokens between", node)
         peeled = [self._peeled(self.body[id], dim) for id, dim in (found.reader, found.read)]
         sides = zip(peeled, (found.reader[1], found.read[1]), strict=True)
-        ends = [self.source(vector, dim) for (vector, _), dim in sides]
+        ends = [self.source(vector, dim, moved=True) for (vector, _), dim in sides]
         dot = Dot(self._fresh("product"), ends[0].name, ends[1].name)
         self.dots.append(dot)
         known = dict(self.sources)
@@ -499,7 +500,8 @@ class Reading:
             )
             for (u, rows), outer in zip(found.firsts, found.outers, strict=True)
         ]  # fmt: skip
-        self.sources, self.between = known, (dot, tuple(ranks))
+        gate = found.gate and self.source(self.body[found.gate[0]], found.gate[1], "path")
+        self.sources, self.between = known, (dot, tuple(ranks), gate)
         return self._scaled(dot, [each for _, scale in peeled for each in scale])
 
     def _too_wide(self, node: Node) -> str:

@@ -40,31 +40,22 @@ class Vectors:
     w: Tile
 
 
-class Borders:
-    """A program under construction: its buffers, where it stands, and the small matrices."""
+class Spans:
+    """A program of a span of so many tokens, under construction, with data of a dtype."""
 
-    def __init__(self, ranks: int, rated: bool, name: str, doc: str):
-        self.ranks, self.span, self.k = ranks, SPAN // ranks, Composer(name, doc, 8, 1)
-        self.rated = rated
-        k = self.k
-        (self.IO,), (self.PRECISION,), (self.SOLVE,) = (
-            k.dtypes("IO"), k.precisions("PRECISION"), k.dtypes("SOLVE"),
-        )  # fmt: skip
+    d: Tile
+    in_d: Tile
+
+    def __init__(self, k: Composer, span: int, dtype: str):
+        self.k, self.span, self.IO = k, span, dtype
         self.B, self.N_H, self.N_K = k.sizes("B", "N_H", "N_K")
         (self.T,) = k.sizes("T", varying=True)
         (self.BLOCK_K,) = k.lengths("BLOCK_K")
-        self.spans = sympy.ceiling(self.T / sympy.Integer(self.span))
-        counts = (("q", 1), ("k", 1), ("rate" if rated else "u", ranks), ("w", ranks))
-        self.inputs = {
-            name: k.memory(name, self.given(count, name == "rate"),
-                           "f32" if name == "rate" else "IO", strided=True)
-            for name, count in counts
-        }  # fmt: skip
+        self.spans = sympy.ceiling(self.T / sympy.Integer(span))
 
-    def given(self, ranks: int, rate: bool = False) -> dict[str, Length]:
-        """The axes of vectors, so many a token, as they are given; of rates, a number each."""
-        last: dict[str, Length] = {"one": 1} if rate else {"d_K": self.N_K}
-        return {"b": self.B, "t": self.T * ranks, "h": self.N_H, **last}
+    def given(self, ranks: int) -> dict[str, Length]:
+        """The axes of vectors, so many a token, as they are given."""
+        return {"b": self.B, "t": self.T * ranks, "h": self.N_H, "d_K": self.N_K}
 
     def rows(self, name: str, dtype: str = "IO") -> Buffer:
         """Vectors of all tokens of whole spans, [b, h, token, K]."""
@@ -72,9 +63,50 @@ class Borders:
         return self.k.memory(name, axes, dtype)
 
     def beside(self, name: str, dtype: str = "IO") -> Buffer:
-        """A number of each token for each row of U."""
+        """A number of each token for each row of U, or for each token of the span."""
         axes = {"b": self.B, "h": self.N_H, "t": self.spans * self.span, "d_inner": SPAN}
         return self.k.memory(name, axes, dtype)
+
+    def stand_in_grid(self) -> None:
+        """The grid."""
+        k = self.k
+        self.b, self.h = k.program("b", self.B), k.program("h", self.N_H)
+        self.n = k.program("span", self.spans)
+
+    def row_index(self, row: Tile) -> list[Tile]:
+        """The index of rows of results."""
+        return [self.b, self.h, self.n * self.span + row]
+
+    def result(self, name: str, ranks: int = 1) -> Buffer:
+        """Vectors of all tokens, as they are given, of some of the heads."""
+        return self.k.memory(name, self.given(ranks), "IO", rows="t")
+
+    def leave(self, buffer: Buffer, row: Tile, made: Tile, ranks: int = 1) -> None:
+        """Store the rows of a result, up to the last token."""
+        at = self.n * (self.span * ranks) + row
+        where = [at < self.T * ranks, self.in_d]
+        self.k.store(buffer, self.b, at, self.h, self.d, value=made, where=where)
+
+
+class Borders(Spans):
+    """A program under construction: its buffers, where it stands, and the small matrices."""
+
+    def __init__(self, ranks: int, rated: bool, name: str, doc: str):
+        self.ranks, self.rated, k = ranks, rated, Composer(name, doc, 8, 1)
+        (dtype,), (self.PRECISION,), (self.SOLVE,) = (
+            k.dtypes("IO"), k.precisions("PRECISION"), k.dtypes("SOLVE"),
+        )  # fmt: skip
+        super().__init__(k, SPAN // ranks, dtype)
+        counts = (("q", 1), ("k", 1), ("rate" if rated else "u", ranks), ("w", ranks))
+        self.inputs = {
+            name: k.memory(name, self.rates_of(count) if name == "rate" else self.given(count),
+                           "f32" if name == "rate" else "IO", strided=True)
+            for name, count in counts
+        }  # fmt: skip
+
+    def rates_of(self, ranks: int) -> dict[str, Length]:
+        """The axes of rates, a number each."""
+        return {"b": self.B, "t": self.T * ranks, "h": self.N_H, "one": 1}
 
     def matrices(self, name: str) -> Buffer:
         """A matrix of each span."""
@@ -84,8 +116,7 @@ class Borders:
     def stand(self) -> None:
         """The grid, places, and what is loaded of the span."""
         k, steps = self.k, self.span * self.ranks
-        self.b, self.h = k.program("b", self.B), k.program("h", self.N_H)
-        self.n = k.program("span", self.spans)
+        self.stand_in_grid()
         self.t, self.s = (k.iota(name, self.span) for name in "ts")
         self.i, self.j = (k.iota(name, steps) for name in "ij")
         self.d, self.e = (k.iota(name, self.BLOCK_K) for name in "de")
@@ -119,10 +150,6 @@ class Borders:
         where = [at < self.T * self.ranks]
         return self.k.load(self.inputs["rate"], self.b, at, self.h, 0, where=where, apart=again)
 
-    def row_index(self, row: Tile) -> list[Tile]:
-        """The index of rows of results."""
-        return [self.b, self.h, self.n * self.span + row]
-
     def io(self, x: Tile) -> Tile:
         """A factor of a product."""
         return x.to(self.IO)
@@ -149,16 +176,6 @@ class Borders:
         """H' [s, j]."""
         made = self.at_rates(self.dot(self.x.k, self.x.u))
         return self.io(self.after(made, self.s, self.own["j"])).named("H")
-
-    def result(self, name: str, ranks: int = 1) -> Buffer:
-        """Vectors of all tokens, as they are given, of some of the heads."""
-        return self.k.memory(name, self.given(ranks), "IO", rows="t")
-
-    def leave(self, buffer: Buffer, row: Tile, made: Tile, ranks: int = 1) -> None:
-        """Store the rows of a result, up to the last token."""
-        at = self.n * (self.span * ranks) + row
-        where = [at < self.T * ranks, self.in_d]
-        self.k.store(buffer, self.b, at, self.h, self.d, value=made, where=where)
 
     def arriving(self, buffer: Buffer, row: Tile, again: bool = False) -> Tile:
         """Rows of what arrives from above; read `again`, not kept."""
@@ -208,7 +225,7 @@ def of_borders(ranks: int, rated: bool = False, name: str = "span_borders_gradie
     d_left_, d_right_ = p.beside("d_left", "f32"), p.beside("d_right", "f32")
     within = {n: p.rows(n, "f32") for n in ("d_q_within", "d_k_within")}
     d_q_, d_k_ = p.result("d_q"), p.result("d_k")
-    d_rate = k.memory("d_rate", p.given(ranks, True), rows="t") if rated else None
+    d_rate = k.memory("d_rate", p.rates_of(ranks), rows="t") if rated else None
     d_u, d_w = None if rated else p.result("d_u", ranks), p.result("d_w", ranks)
     p.stand()
     p.small()

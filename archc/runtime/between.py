@@ -47,7 +47,8 @@ class Given(NamedTuple):
     "reader", of a token "read", or the "same" for all, as `roles` say, and a vector or not; at the
     places `ends` are q and k of the product with matrices, at `values` the values that are
     weighted. `ranks` are u and w of each outer product, `signs` theirs, where u is [B, T, heads
-    ..., 1] if it is w at a rate; `numbers` are those of the kernels."""
+    ..., 1] if it is w at a rate; `numbers` are those of the kernels. `gate`: in place of ranks the
+    logarithms of gates by channel."""
 
     sources: list[Tensor]
     roles: tuple[str, ...]
@@ -57,6 +58,7 @@ class Given(NamedTuple):
     ranks: list[tuple[Tensor, Tensor]]
     signs: tuple[int, ...]
     numbers: list[float]
+    gate: Tensor | None = None
 
 
 class Share(NamedTuple):
@@ -77,7 +79,8 @@ class Share(NamedTuple):
         pairs = zip(every.sources, every.roles, strict=True)
         sources = [x if role == "same" else self.of(x) for x, role in pairs]
         ranks = [(self.of(u), self.of(w)) for u, w in every.ranks]
-        return every._replace(sources=sources, ranks=ranks)
+        gate = None if every.gate is None else self.of(every.gate)
+        return every._replace(sources=sources, ranks=ranks, gate=gate)
 
 
 MANY = 1 << 18
@@ -180,7 +183,23 @@ def of_ranks(vectors: list[Tensor]) -> Tensor:
 
 def ranks_of(count: int) -> int:
     """The rows of a token that so many outer products take."""
-    return 1 << (count - 1).bit_length()
+    return 1 << max(0, count - 1).bit_length()
+
+
+def between_rows(given: Given) -> list[Tensor]:
+    """What matrices are made of as kernels have it: rows of u, turned where it is added, and of w,
+    or the logarithms of gates."""
+    if given.gate is not None:
+        return [by_rows(given.gate)]
+    signs = zip(given.ranks, given.signs, strict=True)
+    u = of_ranks([by_rows(u if sign < 0 else -u) for (u, _), sign in signs])
+    return [u, of_ranks([by_rows(w) for _, w in given.ranks])]
+
+
+def joined_shape(P: Tensor) -> tuple[int, ...]:
+    """The shape of the matrices of spans of twice the length."""
+    B, h, count, *rest = P.shape
+    return B, h, -(-count // 2), *rest
 
 
 def padded(x: Tensor, tokens: int) -> Tensor:
@@ -214,10 +233,7 @@ class Tree:
         self.shape, self.heads = first.shape, first.shape[2:-1]
         self.short = shortest(len(given.ranks))
         self.tokens = whole_spans(first.shape[1], len(given.ranks))
-        signs = zip(given.ranks, given.signs, strict=True)
-        u = of_ranks([by_rows(u if sign < 0 else -u) for (u, _), sign in signs])
-        w = of_ranks([by_rows(w) for _, w in given.ranks])
-        self.rows = [*(by_rows(given.sources[i]) for i in given.ends), u, w]
+        self.rows = [*(by_rows(given.sources[i]) for i in given.ends), *between_rows(given)]
         self.others = [
             x if role == "same" else in_rows(padded(x, self.tokens))[0]
             for x, role in zip(given.sources, given.roles, strict=True)
@@ -225,7 +241,10 @@ class Tree:
         (B, _, h, K), inner = self.rows[0].shape, SHORTEST
         self.both = first.new_empty((2, B, h, self.tokens, K))
         self.q, self.k = self.both
-        self.P = first.new_empty((B, h, self.tokens // self.short, K, K))
+        spans = (B, h, self.tokens // self.short, K)
+        self.P = first.new_empty((*spans, K))
+        if given.gate is not None:
+            self.P = first.new_empty(spans, dtype=torch.promote_types(first.dtype, torch.float32))
         self.left, self.right = (first.new_empty((B, h, self.tokens, inner)) for _ in range(2))
         moves.borders(*self.rows, self.q, self.k, self.P, self.left, self.right, self.shape[1])
 
@@ -245,8 +264,7 @@ class Tree:
         """Bring later readers to the begin of the span before, earlier tokens to the end of the one
         behind, and join the matrices: those of spans of twice the size. The rows that change are
         `kept` as they were, where there is room."""
-        B, h, count, K, _ = self.P.shape
-        joined = self.P.new_empty((B, h, -(-count // 2), K, K))
+        joined = self.P.new_empty(joined_shape(self.P))
         move = self.moves.keeping if kept else self.moves.rows
         move(self.P, self.both, *kept, self.tokens, size)
         self.moves.join(self.P, joined, self.tokens, size)
@@ -349,9 +367,8 @@ class Slopes:
     def descend(self, of_rows: Callable, level: Level) -> None:
         """From borders of spans of twice the size to those of a level: before its own readers add
         to them."""
-        B, h, count, K, _ = level.P.shape
         d_P = torch.empty_like(level.P)
-        above = level.P.new_zeros((B, h, -(-count // 2), K, K)) if self.P is None else self.P
+        above = level.P.new_zeros(joined_shape(level.P)) if self.P is None else self.P
         of_rows(level.P, level.k, self.both, above, d_P, self.tree.tokens, level.size)
         self.P = d_P
 
@@ -375,6 +392,8 @@ class Room(NamedTuple):
         q, k, *rows = self.ends
         own = {**self.tensors, **dict(zip(every.ends, (q, k), strict=True))}
         found = [own[i].view_as(every.sources[i]) if i in every.ends else own[i] for i in learned]
+        if every.gate is not None:
+            return [*found, rows[0].view_as(every.gate)]
         count = ranks_of(len(every.ranks))
         for i, sign in enumerate(every.signs):
             for d, x, scale in zip(rows, every.ranks[i], (-sign, 1), strict=True):
@@ -399,7 +418,7 @@ def room_of(given: Given, learned: Sequence[int], wide: torch.dtype) -> Room:
             tensors[place] = x.new_empty((B, *heads, T), dtype=wide)
         dims[place] = 2 if given.vectors[place] else 1
     ends = [torch.empty_like(by_rows(given.sources[i])) for i in given.ends]
-    for x in map(by_rows, given.ranks[0]):
+    for x in between_rows(given._replace(ranks=given.ranks[:1], signs=given.signs[:1])):
         ends.append(x.new_empty((B, T * ranks_of(len(given.ranks)), *x.shape[2:])))
     return Room(ends, tensors, dims)
 
@@ -458,6 +477,7 @@ def slopes_inside(
         kernel(*entering, alone(tree.tokens, tree.short), *given.numbers)
     del entering, tree.left, tree.right
     d_P = torch.zeros_like(tree.P) if slopes.P is None else slopes.P
-    of_borders(*tree.rows, slopes.q, slopes.k, d_P, *beside, q, k, *ends, T)
+    within = [*beside, q, k] if given.gate is None else beside[:1]
+    of_borders(*tree.rows, slopes.q, slopes.k, d_P, *within, *ends, T)
     found = slopes.others.items()
     return {i: x[:, :T] if given.vectors[i] else x[..., :T] for i, x in found}

@@ -29,7 +29,8 @@ def moved_keys(
     signs: Sequence[int],
 ) -> Tensor:  # fmt: skip
     """The first of `seen`, keys [B, S, ..., K], as the matrices of later tokens have moved them, by
-    `move`, in their dtype; `factors` makes u, w, u, ... [B, n, ..., K] of the others at n tokens.
+    `move`, in their dtype; `factors` makes u, w, u, ... [B, n, ..., K] of the others at n tokens,
+    or the logarithms of gates alone, which have no signs.
     `past` is what a state has of these.
 
     Those of `past`, all but the last token, are moved in place, if what was kept beside it still is
@@ -50,7 +51,7 @@ def moved_keys(
     made = factors(*(x[:, first:].to(wide) if x.is_floating_point() else x[:, first:]
                      for x in seen[1:]))  # fmt: skip
     w = [x if sign > 0 else -x for sign, x in zip(signs, made[1::2], strict=True)]
-    move(memory, copy, S, first, torch.stack(made[::2], -2), torch.stack(w, -2))
+    move(memory, copy, S, first, *(torch.stack(x, -2) for x in (made[::2], w) if x))
     owner += map(_mark, seen)
     vars(keys)["_moved"] = {**known, title: (memory, copy, owner)}
     return copy[:, :S]
@@ -71,6 +72,16 @@ def _still(owner: list[tuple[int, ...]], past: Sequence[Tensor], seen: Sequence[
     pairs = zip(map(_mark, past), behind, strict=True)
     now = [(count - more, *rest) for (count, *rest), more in pairs]
     return owner == now
+
+
+def move_by_gates(memory: Tensor, copy: Tensor, S: int, first: int, gate: Tensor) -> None:
+    """Let each of the tokens from `first` to S scale the keys before it, [B, room, ..., K], in
+    place, and write them to `copy`: logarithms of gates [B, S - first, ..., 1, K]."""
+    later = gate.squeeze(-2).flip(1).cumsum(1).flip(1).exp_()  # of a token and those behind it
+    memory[:, :first] *= later[:, :1]
+    memory[:, first : S - 1] *= later[:, 1:]
+    if copy is not memory:
+        copy[:, : S - 1] = memory[:, : S - 1]
 
 
 def move_by_torch(

@@ -70,6 +70,7 @@ class Alone:
         """Write the lines that move the keys, and read them."""
         scope, by_folds, title = self.scope, self.scope.file.by_folds, self.function.name
         move = "move_by_torch" if by_folds is None else "move_by_kernel"
+        move = move if self.moved.signs else "move_by_gates"
         seen = [self.values[name].text.text for name in (self.moved.key, *self.read)]
         signs = [str(sign) for sign in self.moved.signs]
         rest = [in_tuple(self.past), in_tuple(seen), self._factors(), in_tuple(signs)]
@@ -94,6 +95,7 @@ class Alone:
             (dim,) = {*graph[id].type.names} - {batch, op.path.name, *heads}
             layouts[output] = (batch, op.path.name, *heads, dim)
         doc = "The vectors u and w of each product u w' in the matrix of a token, in turn."
+        doc = doc if self.moved.signs else "The logarithms of the gates of a token."
         extra = function.write(layouts, doc)
         if not extra:
             return name

@@ -3,13 +3,12 @@ torch: kernels of the spans of a tree, and the op that calls them level by level
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
 from archc.backends.eager.file import File
-from archc.backends.triton.fold_op import FoldOp, Make
+from archc.backends.triton.fold_op import WIDE, FoldOp, Make
 from archc.backends.triton.program_launch import ProgramLaunch, write_program
 from archc.backends.writer import Writer
 
@@ -24,6 +23,7 @@ from archc.lowering.attention_spans import (
     span_tokens,
 )  # fmt: skip
 from archc.lowering.span_borders import borders, of_borders
+from archc.lowering.span_gates import gates, of_gates
 from archc.lowering.span_levels import climb, descend, join
 from archc.tile.language import Program
 
@@ -100,16 +100,23 @@ class NearOp(SpanOp):
         self.file.sections.append(writer.text())
 
 
+def _turning(between: Between) -> list[Source]:
+    """What the matrices of tokens are made of, in order."""
+    own = [each for rank in between.ranks for each in (rank.u, rank.w)]
+    return own if between.gate is None else [*own, between.gate]
+
+
 class BetweenOp(FoldOp):
     """The ops of a sum through matrices between. What their ranks are made of enters behind the
     other sources."""
 
     def __init__(self, file: File, between: Between, title: str):
         self.between = between
-        paths = {each.name: each for rank in between.ranks for each in (rank.u, rank.w)}
+        paths = {source.name: source for source in _turning(between)}
         self.paths = [*paths.values()]
         whole = between.whole
         super().__init__(file, replace(whole, sources=(*whole.sources, *self.paths)), title, False)
+        self.vectors = [each for each in self.vectors if each != between.gate]
         self.inside = SpanOp(file, between.inside, whole, f"{title}_inside", True)
         self.across = SpanOp(file, between.across, whole, f"{title}_across", False)
         self.near = NearOp(file, between.across, whole, f"{title}_near", False)
@@ -119,15 +126,20 @@ class BetweenOp(FoldOp):
         """The kernels of both kinds of folds."""
         return self.inside, self.across
 
-    def _borders(self, make: Callable[[int, bool, str], Program], suffix: str) -> None:
-        """The function that launches a kernel of what is at the borders of spans."""
+    def _borders(self, suffix: str, gradient: bool) -> None:
+        """The function that launches a kernel of what is at the borders of spans, or of its
+        `gradient`."""
         ranks, name = self.between.ranks, f"{self.title}_{suffix}_kernel"
-        program = make(rows_of_token(len(ranks)), ranks[0].u.dim is None, name)
         doc = "Launch the kernel of what is at the borders of the smallest spans."
-        doc = doc if make is borders else "Launch the kernel of its gradient."
+        doc = "Launch the kernel of its gradient." if gradient else doc
         sizes = {"B": "q.shape[0]", "N_H": "q.shape[2]", "N_K": "q.shape[3]"}
-        constants = {"IO": "q.dtype", "SOLVE": "solve_of(q.dtype)"}
-        warps = "span_warps(q.dtype)" if make is borders else ""
+        constants, warps = {"IO": "q.dtype"}, "" if gradient else "span_warps(q.dtype)"
+        if self.between.gate is not None:
+            program, warps = (of_gates if gradient else gates)(name), ""
+        else:
+            make = of_borders if gradient else borders
+            program = make(rows_of_token(len(ranks)), ranks[0].u.dim is None, name)
+            constants |= {"SOLVE": "solve_of(q.dtype)"}
         self._launching(program, doc, [], sizes, constants, warps)
 
     def _level(self, program: Program, doc: str, few: bool = False) -> None:
@@ -146,14 +158,18 @@ class BetweenOp(FoldOp):
         names = [buffer.name for buffer in program.buffers]
         title = program.name.removesuffix("_kernel")
         writer = Writer().define(title, [*names, "tokens", *more], [doc])
-        sizes["T"], constants["PRECISION"] = "tokens", '"tf32x3"'
+        sizes["T"] = "tokens"
+        constants |= {"PRECISION": '"tf32x3"'} if "PRECISION" in program.constants else {}
         constants["BLOCK_K"] = f"block_of({sizes['N_K']})"
         launch = ProgramLaunch({name: name for name in names}, sizes, constants, warps=warps)
         write_program(self.file, writer, program, launch)
         self.file.sections.append(writer.text())
 
     def _levels(self, learned: bool) -> None:
-        """The functions of the kernels of a level: with gradients, if anything is `learned`."""
+        """The functions of the kernels of a level: with gradients, if anything is `learned`. Of
+        gates they are in the runtime."""
+        if self.between.gate is not None:
+            return
         doc = "Launch the kernel of q and k at the borders of spans of twice the length."
         self._level(climb(f"{self.title}_climb_kernel"), doc, True)
         self._level(join(f"{self.title}_join_kernel"), "Launch the kernel of their matrices.")
@@ -164,8 +180,17 @@ class BetweenOp(FoldOp):
             self._level(descend(f"{self.title}_descend_kernel"), doc)
 
     def _moves(self, *names: str) -> str:
-        """Functions of kernels, by their short names."""
-        return f"({', '.join(f'{self.title}_{name}' for name in names)})"
+        """Functions of kernels, by their short names; between levels those of gates."""
+        found = [f"{self.title}_{name}" for name in names]
+        if self.between.gate is not None:
+            known = {"climb": "climb_gates", "join": "join_gates", "descend": "descend_gates",
+                     "climb_keeping": "climb_gates_keeping"}  # fmt: skip
+            found = [known.get(name, own) for name, own in zip(names, found, strict=True)]
+        return f"({', '.join(found)})"
+
+    def _dtype(self, source: Source) -> str:
+        """The dtype of a vector in kernels: of logarithms of gates, of which many add up, more."""
+        return WIDE if source == self.between.gate else super()._dtype(source)
 
     def _slots(self) -> dict[str, str]:
         """The gradient of each source that has one, and of what ranks are made of."""
@@ -173,8 +198,8 @@ class BetweenOp(FoldOp):
         return {name: f"d_{self.arguments[name]}" for name in learned}
 
     def _ranks(self) -> list[Source]:
-        """u and w of each rank, in order."""
-        return [each for rank in self.between.ranks for each in (rank.u, rank.w)]
+        """u and w of each rank, in order, or the logarithms of gates."""
+        return _turning(self.between)
 
     def _given(self, writer: Writer) -> None:
         """The line that gathers what enters."""
@@ -195,6 +220,7 @@ class BetweenOp(FoldOp):
             f"({names.index(dot.reader)}, {names.index(dot.read)})",
             str(names.index(whole.values or "")), f"[{', '.join(ranks)}]",
             signs, f"[{', '.join(self.numbers.values())}]",
+            *([] if self.between.gate is None else [self._of_each_head(self.between.gate)]),
         ], ")")  # fmt: skip
 
     def _of_each_head(self, source: Source) -> str:
@@ -208,9 +234,9 @@ class BetweenOp(FoldOp):
 
     def _forward(self) -> None:
         learned = [] if self.fold.slopes is None else [*self.fold.learned]
-        self._borders(borders, "borders")
+        self._borders("borders", False)
         if learned:
-            self._borders(of_borders, "of_borders")
+            self._borders("of_borders", True)
         self._levels(bool(learned))
         for op in self.spans:
             beside = [self.between.left.name, self.between.right.name] if op.first else []

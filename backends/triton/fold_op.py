@@ -153,10 +153,14 @@ class FoldOp:
             dtype = WIDE if source.real else "torch.int32"
             text = f"{name}.to({dtype})"
             if source.dim is not None:
-                text = f"{self._laid(source)}({name}, data)"
+                text = f"{self._laid(source)}({name}, {self._dtype(source)})"
             if source.table is not None:
                 text = f"side_by_side({text}, {source.type.names.index(source.table.name)})"
             writer.line(f"{name} = {text}")
+
+    def _dtype(self, source: Source) -> str:
+        """The dtype of a vector in kernels."""
+        return "data"
 
     def _laid(self, source: Source) -> str:
         """The function that lays vectors as kernels read them."""

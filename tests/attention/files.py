@@ -55,6 +55,7 @@ SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
     "path_fox": (
         {**dict.fromkeys("qkvw", (1, 270, 2, 20)), **dict.fromkeys(("beta", "f"), (1, 270, 2))}, {},
     ),
+    "channels": (dict.fromkeys("qkvg", (2, 150, 2, 20)), {}),
     "totals": ({"q": (2, 70, 4, 20), "k": (2, 81, 2, 20), "v": (2, 81, 2, 24)}, {}),
     "totals, few": ({"q": (2, 3, 4, 20), "k": (2, 200, 2, 20), "v": (2, 200, 2, 24)}, {}),
     "totals, packed": (dict.fromkeys("qkv", (1, 40, 2, 20)), {}),
@@ -141,9 +142,15 @@ SIGNED = """layer Signed(H, G, K, V):
         o = (softmax(abs(z)) * tanh(z)) @ v[s]
     output o
 """
+CHANNELS = """layer Channels(H, K, V):
+    input q[H, K], k[H, K], v[H, V], g[H, K]
+    attend s <= t over H:
+        o = softmax(sum[K](q[t] * k[s] * exp(sum i in (s, t]: g[i])) / sqrt(K)) @ v[s]
+    output o
+"""
 TEXTS = {
     "biased": BIASED, "near": NEAR, "combined": COMBINED, "totals": TOTALS, "total": TOTAL,
-    "dropped": DROPPED, "signed": SIGNED,
+    "dropped": DROPPED, "signed": SIGNED, "channels": CHANNELS,
 }  # fmt: skip
 
 

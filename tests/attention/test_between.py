@@ -16,6 +16,7 @@ from archc.attention.between import SPAN, Between, Rank, rows_of_token
 from archc.attention.recognise import folds
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.compile import slopes_of
+from archc.ir import layer as ir
 from archc.ir.sizes import evaluate
 from archc.lowering.attention import numbers_of
 from archc.lowering.attention_spans import (
@@ -26,6 +27,7 @@ from archc.lowering.attention_spans import (
     span_tokens,
 )
 from archc.lowering.span_borders import borders, of_borders
+from archc.lowering.span_gates import gates, of_gates
 from archc.lowering.span_levels import climb, descend, join
 from archc.runtime import between as between_module
 from archc.runtime.between import (
@@ -38,6 +40,7 @@ from archc.runtime.between import (
     each_head,
     parts_of,
 )
+from archc.runtime.gated import climb_gates, climb_gates_keeping, descend_gates, join_gates
 from archc.tile.interpreter import run
 from archc.tile.language import Program
 from archc.tile.verifier import verify
@@ -100,10 +103,44 @@ KINDS = {
         spec("I - b[i] * w[i] @ w[i].T", inputs="b[H]", sizes="G", groups="G"), 70,
         {"H": 4, "G": 2},
     ),
+    "a query and values that are in two products": (
+        spec(score=f"{SCORE} + q[t].T @ v[s]").replace("v[H, V]", "v[H, K]"), 130, {"V": 6},
+    ),
+    "keys that are values": (spec().replace("@ v[s]", "@ k[s]").replace(", v[H, V]", ""), 70, {}),
     "another product": (
         spec(score=f"{SCORE} + p[t].T @ m[s]", inputs="p[H, R], m[R]", sizes="R"), 70, {"R": 5},
     ),
 }  # fmt: skip
+
+CHANNELS = "sum[K](q[t] * k[s] * exp(sum i in (s, t]: g[i]))"
+BY_CHANNEL = {
+    "gates": (CHANNELS, {}),
+    "a matrix of them": (SCORE, {"path": "i in (s, t]", "matrix": "diag(exp(g[i]))"}),
+    "capped, with gates a head": (
+        f"softcap({CHANNELS}, 3) + sum r in (s, t]: b[r]", {"inputs": "b[H]"},
+    ),
+    "window, sink": (
+        f"{CHANNELS}, sink", {"range": "t - n < s <= t", "params": "sink[H]", "sizes": "n"},
+    ),
+    "two sums, a number inside": (
+        "sum[K](exp(-(sum i in (s, t]: b[i])) * k[s] * exp((sum i in (s, t]: g[i]) / 2)"
+        " * (q[t] / 3))",
+        {"inputs": "b[H]"},
+    ),
+    "groups": (CHANNELS, {"sizes": "G", "groups": "G"}),
+    "the same without gates": (f"{CHANNELS} + q[t].T @ k[s]", {}),
+    "another product": (
+        f"{CHANNELS} + p[t].T @ m[s]", {"inputs": "p[H, R], m[R]", "sizes": "R"},
+    ),
+}  # fmt: skip
+
+
+def gated(score: str, matrix: str = "", inputs: str = "", groups: str = "H", **more: str) -> str:
+    """A layer that is one attend with gates by channel."""
+    inputs = f"g[H, K]{inputs and ', '}{inputs}"
+    text = spec(matrix, score, inputs=inputs, groups=groups, **more).replace(", w[G, K]", "")
+    lines = text.replace(f", w[{groups}, K]", "").splitlines(keepends=True)
+    return "".join(line for line in lines if matrix or "P =" not in line)
 
 
 def between_of(text: str) -> Between:
@@ -129,7 +166,7 @@ class Trial(FoldTrial):
                        if a.name == name and (x := tensors[s.name]) is not None)
             for name in {a.name for s in self.fold.sources for a in s.type.axes if a.kind == "dim"}
         }  # fmt: skip
-        read = next(s for s in self.fold.sources if s.role == "read")
+        read = next(s for s in self.fold.sources if s.name in self.fold.moved)
         sizes = {**self.plain, **{f"N_{name}": n for name, n in known.items()}}
         B = tensors["lse"].shape[0]
         sizes |= {
@@ -173,6 +210,7 @@ def given_of(case: FoldTrial, between: Between) -> Given:
         tuple(s.dim is not None for s in whole.sources),
         (names.index(between.dot.reader), names.index(between.dot.read)),
         names.index(whole.values or ""), ranks, tuple(f.sign for f in between.ranks), [],
+        None if between.gate is None else side(between.gate),
     )  # fmt: skip
 
 
@@ -193,9 +231,13 @@ def kernels(between: Between, case: FoldTrial, makes: dict[str, Callable]) -> li
     return found
 
 
-def borders_of(between: Between, make: Callable[[int, bool], Program]) -> Callable:
+def _of_ranks(between: Between, make: Callable[[int, bool], Program]) -> Program:
+    """The program of what is at borders, of matrices of outer products."""
+    return make(rows_of_token(len(between.ranks)), between.ranks[0].u.dim is None)
+
+
+def borders_of(program: Program) -> Callable:
     """The function of the kernel of what is at borders, or of its gradient."""
-    program = make(rows_of_token(len(between.ranks)), between.ranks[0].u.dim is None)
     assert not verify(program), [*map(str, verify(program))]
 
     def launch(*given: Any) -> None:
@@ -228,8 +270,17 @@ def level_of(program: Program) -> Callable:
 
 def moves_of(between: Between) -> tuple[Callable, ...]:
     """The functions of the kernels of a tree."""
+    if between.gate is not None:
+        return borders_of(gates()), climb_gates, join_gates, climb_gates_keeping
     levels = (climb(), join(), climb(keeps=True))
-    return (borders_of(between, borders), *map(level_of, levels))
+    return (borders_of(_of_ranks(between, borders)), *map(level_of, levels))
+
+
+def back_of(between: Between) -> tuple[Callable, Callable]:
+    """The functions of the kernels of its gradients: of borders, and of a level."""
+    if between.gate is not None:
+        return borders_of(of_gates()), descend_gates
+    return borders_of(_of_ranks(between, of_borders)), level_of(descend())
 
 
 def of_node(case: FoldTrial, node: int, d: Tensor) -> list[Tensor | None]:
@@ -272,11 +323,21 @@ def test_nothing_of_some_heads_is_left_beside_others(monkeypatch: pytest.MonkeyP
     check("one", 1)
 
 
-def check(name: str, batch: int) -> None:
-    """Values and gradients are those of the reference semantics."""
-    text, T, sizes = KINDS[name]
-    between, attend = between_of(text), pair_of(text)
-    known = {"T#": T, "T_seen#": T, "batch": batch, "H": 2, "K": 6, "V": 5} | sizes
+@pytest.mark.parametrize("name", BY_CHANNEL)
+def test_gates_by_channel(name: str):
+    score, more = BY_CHANNEL[name]
+    grouped = {"H": 4, "G": 2} if "groups" in more else {}
+    check(name, 1, (gated(score, **more), 130, {"n": 90, "R": 5} | grouped))
+
+
+@pytest.mark.parametrize("T", [1, 15, 63, 200, 330])
+@pytest.mark.parametrize("level", [0.0, -0.1, -50.0, -float("inf")])
+def test_gates_of_any_size(T: int, level: float):
+    check("gates", 2, (gated(CHANNELS), T, {}), level)
+
+
+def entering(attend: ir.Attend, known: dict[str, float], level: float | None) -> dict[str, Tensor]:
+    """What enters an attend; some gates are of a `level`."""
     inputs = drawn(attend, known)
     with torch.no_grad():
         for vector in "wur":
@@ -284,13 +345,26 @@ def check(name: str, batch: int) -> None:
                 inputs[vector] *= 0.4
         if "g" in inputs:
             inputs["g"].copy_(-inputs["g"].abs())
+        if "g" in inputs and level is not None:
+            some = torch.rand(inputs["g"].shape, generator=torch.Generator().manual_seed(2)) < 0.3
+            inputs["g"].copy_(torch.where(some, level, inputs["g"]))
+    return inputs
+
+
+def check(
+    name: str, batch: int, instead: tuple[str, int, dict[str, Any]] | None = None,
+    level: float | None = None,
+) -> None:  # fmt: skip
+    """Values and gradients are those of the reference semantics."""
+    text, T, sizes = instead or KINDS[name]
+    between, attend = between_of(text), pair_of(text)
+    known = {"T#": T, "T_seen#": T, "batch": batch, "H": 2, "K": 6, "V": 5} | sizes
+    inputs = entering(attend, known, level)
     case = FoldTrial(between.whole, attend, known, inputs)
     (wanted,) = case.values(between.whole.node)
     d_o = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1)).double()
-    learned = [*inputs.values()]
-    slopes = torch.autograd.grad(wanted, learned, d_o, allow_unused=True)
-    given = given_of(case, between)
-    last, moves = borders_of(between, of_borders), moves_of(between)
+    slopes = torch.autograd.grad(wanted, [*inputs.values()], d_o, allow_unused=True)
+    given, moves = given_of(case, between), moves_of(between)
     first, further = kernels(between, case, {"inside": first_span, "across": another_span})
     _, near = kernels(between, case, {"inside": first_span, "near": near_spans})
     o, lse = between_forward(moves, first, near, further, given)
@@ -299,19 +373,26 @@ def check(name: str, batch: int) -> None:
     pairs = [kernels(between, case, {"a": make, "b": make}) for make in (span_readers, span_tokens)]
     inside, across = zip(*pairs, strict=True)
     places = [[s.name for s in between.whole.sources].index(n) for n in between.whole.learned]
-    d_o, of_moves = case.as_made(d_o).contiguous(), (last, level_of(descend()))
-    made = between_backward(moves, of_moves, inside, across, places, given, d_o, o, lse)
-    found = [torch.zeros_like(x) for x in learned]
+    d_o, down = case.as_made(d_o).contiguous(), back_of(between)
+    made = between_backward(moves, down, inside, across, places, given, d_o, o, lse)
+    of_inputs = zip(inputs, added_up(case, between, made), slopes, strict=True)
+    for input, x, slope in of_inputs:
+        right = torch.zeros_like(x) if slope is None else slope
+        assert float((x - right).norm()) / max(float(right.norm()), 1e-3) < 1e-10, input
+
+
+def added_up(case: FoldTrial, between: Between, made: list[Tensor]) -> list[Tensor]:
+    """The gradients of what enters, from those of sources and of what matrices are made of."""
+    found = [torch.zeros_like(x) for x in case.inputs.values()]
     ranks = [each for rank in between.ranks for each in (rank.u, rank.w)]
+    ranks += [] if between.gate is None else [between.gate]
     of_sources = [case.fold.source(name) for name in between.whole.learned]
     for source, d in zip([*of_sources, *ranks], made, strict=True):
         rated = source in ranks and source.dim is None
         of_value = own(case, source, d[..., 0].movedim(1, -1) if rated else d)
         every = of_node(case, source.node, of_value)
         found = [x if more is None else x + more for x, more in zip(found, every, strict=True)]
-    for input, x, slope in zip(inputs, found, slopes, strict=True):
-        right = torch.zeros_like(x) if slope is None else slope
-        assert float((x - right).norm()) / max(float(right.norm()), 1e-3) < 1e-10, input
+    return found
 
 
 def apart(moves: Sequence[Callable], of_spans: Sequence[Callable], given: Given) -> Tensor:
@@ -381,6 +462,9 @@ def test_what_a_matrix_is_made_of():
         ),
         (spec(score=f"{SCORE} + log(1 + t)"), "a position itself"),
         (spec(score="q[t].T @ P @ q[t]"), "goes from the reader to a token"),
+        (gated(CHANNELS, range="all s"), "tokens after the reader"),
+        (gated(CHANNELS.replace("g[i]", "g[i] * m[t]"), inputs="m[H, K]"), "depends on the reader"),
+        (gated(SCORE, "diag(g[i])"), "more than the identity"),
     ],
 )
 def test_what_has_no_tree(text: str, reason: str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,11 +33,28 @@ TOGETHER = """layer Together(d, H, K):
         o = softmax(v[s].T @ q[t] + k[s].T @ P @ q[t] / sqrt(K)) @ v[s]
     output o
 """
-SPECS: dict[str, dict[str, Any]] = {"path": {"r": 5}, "path_fox": {"r": 5}, "together": {"K": 6}}
+CHANNELS = """layer Channels(d, H, K):
+    \"\"\"Keys that gates scale by channel, beside keys that are read as they are.\"\"\"
+    input x[d]
+    param W_q, W_k, W_v, W_g[d, H, K]; u[d, H]
+    q = x @ W_q
+    k = x @ W_k
+    v = x @ W_v
+    g = logsigmoid(x @ W_g)
+    b = logsigmoid(x @ u)
+    attend s <= t over H:
+        c = sum i in (s, t]: g[i] + b[i]
+        o = softmax(v[s].T @ q[t] + sum[K](q[t] * exp(c) * k[s]) / sqrt(K)) @ v[s]
+    output o
+"""
+TEXTS = {"together": TOGETHER, "channels": CHANNELS}
+SPECS: dict[str, dict[str, Any]] = {
+    "path": {"r": 5}, "path_fox": {"r": 5}, "together": {"K": 6}, "channels": {"K": 6},
+}  # fmt: skip
 
 
 def built(name: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Tensor]:
-    spec = archc.parse(TOGETHER) if name == "together" else archc.load(name)
+    spec = archc.parse(TEXTS[name]) if name in TEXTS else archc.load(name)
     layer = spec.module(d=12, H=2, **SPECS[name], dtype=dtype)
     x = torch.randn(2, 23, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return randomise(layer, seed=0).eval(), x.to(dtype)
@@ -46,13 +64,12 @@ def count_all(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[int]:
     """How many tokens moved keys at a time, one entry a call."""
     found: list[int] = []
 
-    def counted(
-        memory: Tensor, copy: Tensor, S: int, first: int, u: Tensor, w: Tensor
-    ) -> None:  # fmt: skip
+    def counted(move: Any, memory: Tensor, copy: Tensor, S: int, first: int, *by: Tensor) -> None:
         found.append(S - first)
-        runtime.move_by_torch(memory, copy, S, first, u, w)
+        move(memory, copy, S, first, *by)
 
-    monkeypatch.setattr(module, "move_by_torch", counted)
+    for name in ("move_by_torch", "move_by_gates"):
+        monkeypatch.setattr(module, name, partial(counted, getattr(runtime, name)), raising=False)
     return found
 
 

@@ -120,6 +120,21 @@ def test_a_decay_of_each_channel_between_two_tokens() -> None:
     held("gla_pairs", reference, {"x": [2, 5, 4]}, d=4, H=2, K=3, V=2)
 
 
+def test_a_softmax_of_scores_whose_channels_decay() -> None:
+    """Keys that each token scales by its gates, before the next one is added to them."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        q, k, v = (heads(inputs["x"], p[name]) for name in ("W_q", "W_k", "W_v"))
+        g, keys, rows = heads(inputs["x"], p["W_g"]).sigmoid(), k[:, :, :0], []
+        for t in range(q.shape[2]):
+            keys = torch.cat([keys * g[:, :, t, None], k[:, :, t, None]], 2)
+            weights = (torch.einsum("bhk,bhsk->bhs", q[:, :, t], keys) / 3**0.5).softmax(-1)
+            rows.append(torch.einsum("bhs,bhsv->bhv", weights, v[:, :, : t + 1]))
+        return back(torch.stack(rows, 2), p["W_o"])
+
+    held("channel_gates", reference, {"x": [2, 5, 4]}, d=4, H=2, K=3, V=2)
+
+
 def test_values_that_are_corrected_by_earlier_ones() -> None:
     """A triangular system along the tokens."""
 
