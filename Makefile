@@ -43,7 +43,7 @@ demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py </dev/null
 
 test: $(VENV)/.installed-tests
-	@$(COMPILED) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS) </dev/null
+	@$(COMPILED) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS) </dev/null
 
 quick: $(VENV)/.installed-tests
 	@$(COMPILED) $(BIN)/python -m pytest -n $(JOBS) $(QUICK) $(PYTEST_ARGS) </dev/null

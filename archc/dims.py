@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Literal
 
@@ -50,6 +51,10 @@ class Axis:
     def __str__(self) -> str:
         return self.name
 
+    def __hash__(self) -> int:
+        """That of the name: those of sizes take long, and few axes of a name have several."""
+        return hash(self.name)
+
 
 def size_symbol(name: str) -> sympy.Symbol:
     """The symbol of a size: an integer that is not negative (`Q = 0` switches a part off)."""
@@ -63,6 +68,8 @@ def number_symbol(name: str) -> sympy.Symbol:
 
 def free_symbols(expr: sympy.Basic) -> frozenset[sympy.Symbol]:
     """The sizes and options that an expression or a condition names."""
+    if isinstance(expr, sympy.Symbol):
+        return frozenset((expr,))
     return frozenset(each for each in expr.free_symbols if isinstance(each, sympy.Symbol))
 
 
@@ -78,7 +85,7 @@ def own_size(name: str) -> sympy.Symbol:
 
 def in_words(size: object) -> str:
     """A size, or its name, as people read it: `T`, where the symbol is `T#`."""
-    return str(size).replace(OWN, "")
+    return (size.name if isinstance(size, sympy.Symbol) else str(size)).replace(OWN, "")
 
 
 BATCH = Axis("batch", size_symbol("batch"), "batch")
@@ -173,6 +180,7 @@ def _degree(value: sympy.Basic) -> float:
     return max(inner, default=0)
 
 
+@lru_cache(maxsize=1024)
 def _small_power(base: sympy.Expr, exponent: sympy.Expr) -> bool:
     """Whether base ** exponent stays below MAX_DIGITS digits."""
     if not base.is_number or not exponent.is_number:
@@ -190,7 +198,7 @@ def at(expr: Any, sizes: Mapping[str, Any]) -> Any:
     """
     if isinstance(expr, sympy.Symbol):
         return sizes.get(expr.name, expr)
-    if not any(str(symbol) in sizes for symbol in expr.free_symbols):
+    if not any(symbol.name in sizes for symbol in free_symbols(expr)):
         return expr
     return apply(expr.func, *(at(arg, sizes) for arg in expr.args))
 

@@ -166,6 +166,8 @@ def pieces(text: str) -> list[str]:
     if any(text.startswith("lambda ", place) for place, _ in places):
         return _at_commas(text, places)
     for signs in SIGNS:
+        if not any(sign in text for sign in signs):
+            continue
         if signs == (",",) and any(char == "," for _, char in places):
             return _at_commas(text, places)
         cuts = [place for place, _ in places for sign in signs if text.startswith(sign, place)]

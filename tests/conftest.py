@@ -15,11 +15,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+SPECS = {path.stem for path in (Path(__file__).parents[1] / "specs").glob("*.arch")}
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The checker of types, a process of its own, comes first: at the end one of two workers would
-    wait for it."""
+    wait for it. Where there are workers, tests of one bundled spec stand together, so that one of
+    them alone compiles it."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=spec_of)
     items.sort(key=lambda item: item.path.name != "test_types.py")
+
+
+def spec_of(item: pytest.Item) -> str:
+    """The bundled spec that a test is about; none where it does not say."""
+    given = getattr(item, "callspec", None)
+    values = () if given is None else given.params.values()
+    names = (value.stem if isinstance(value, Path) else value for value in values)
+    return next((name for name in names if isinstance(name, str) and name in SPECS), "")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

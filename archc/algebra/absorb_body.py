@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 
 import sympy
 
@@ -89,6 +89,7 @@ def few_readers(op: ir.Attend, args: Sequence[ir.Arg] = ()) -> Sized:
     """One token that reads many; other sizes are their defaults, where they have any."""
     defaults = defaults_of(args)
 
+    @cache
     def sized(axis: Axis) -> Axis:
         if axis.name == op.reader.name:
             return Axis(axis.name, sympy.Integer(1))

@@ -6,6 +6,7 @@ needs, `Spread` multiplies each term of a sum with another plan: `(A + B) @ x` -
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -64,6 +65,7 @@ class Planner:
         self._plans: dict[tuple[tuple[Factor, ...], Labels, int], Plan | None] = {}
         self._terms: dict[Factor, list[Product]] = {}
         self._sizes: dict[frozenset[int], Cost] = {}
+        self._steps: dict[tuple[Labels, Labels, Labels], Cost] = {}
 
     def best(self, product: Product, kept: Labels, depth: int = 0) -> Plan | None:
         """The cheapest plan found for a product with the labels `kept`; None if it has too many
@@ -89,28 +91,34 @@ class Planner:
                 summed = [] if set(factor.labels) == set(needed) else [self._alone(factor, needed)]
                 plans[group] = [self._take(factor), *summed]
             else:
-                ways = self._ways(factors, plans, group, needed, depth)
-                plans[group] = [min(ways, key=lambda plan: plan.cost[0])]
+                plans[group] = [self._split(factors, plans, group, needed, depth)]
         return plans[every][0]
 
-    def _ways(
+    def _split(
         self,
         factors: Sequence[Factor],
         plans: Mapping[int, Sequence[Plan]],
         group: int,
         kept: Labels,
         depth: int,
-    ) -> list[Plan]:
-        """Every way to split a group of factors in two."""
-        ways: list[Plan | None] = []
+    ) -> Plan:
+        """The cheapest way to split a group of factors in two; the first of those."""
+        best: Plan | None = None
         for part in _parts(group):
             others = plans[group ^ part]
             if depth < self.deepest and part.bit_count() == 1:
                 factor = factors[part.bit_length() - 1]
-                ways += [self._spread(factor, other, kept, depth) for other in others]
+                spread = [self._spread(factor, other, kept, depth) for other in others]
+                ways = [way for way in (best, *spread) if way is not None]
+                best = min(ways, key=_first, default=None)
             if part < group ^ part:
-                ways += [self._join(one, other, kept) for one in plans[part] for other in others]
-        return [way for way in ways if way is not None]
+                for one, other in itertools.product(plans[part], others):
+                    self.joins += 1
+                    step = self._step(one.labels, other.labels, kept)
+                    if best is None or one.cost[0] + other.cost[0] + step[0] < best.cost[0]:
+                        best = Join(kept, cost.total(one.cost, other.cost, step), one, other)
+        assert best is not None
+        return best
 
     def _take(self, factor: Factor) -> Take:
         """A factor as it is; what only the root needs of it has to be computed."""
@@ -131,11 +139,12 @@ class Planner:
         step = cost.summing(self._size(factor.labels), self._size(kept))
         return Take(kept, cost.total(plan.cost, cost.RENAMING if moved else step), factor)
 
-    def _join(self, one: Plan, other: Plan, kept: Labels) -> Join:
-        """Two plans multiplied."""
-        self.joins += 1
-        step = cost.summing(self._size((*one.labels, *other.labels)), self._size(kept))
-        return Join(kept, cost.total(one.cost, other.cost, step), one, other)
+    def _step(self, one: Labels, other: Labels, kept: Labels) -> Cost:
+        """What it costs to multiply values of these labels."""
+        key = one, other, kept
+        if key not in self._steps:
+            self._steps[key] = cost.summing(self._size((*one, *other)), self._size(kept))
+        return self._steps[key]
 
     def _spread(self, factor: Factor, other: Plan, kept: Labels, depth: int) -> Spread | None:
         """A plan multiplied with each term of a factor that is a sum."""
@@ -170,6 +179,11 @@ class Planner:
             axes = (self.reading.axes[label] for label in sorted(every))
             self._sizes[every] = cost.elements(map(self.reading.sized, axes))
         return self._sizes[every]
+
+
+def _first(plan: Plan) -> float:
+    """What is compared of a plan."""
+    return plan.cost[0]
 
 
 def _parts(group: int) -> Iterator[int]:

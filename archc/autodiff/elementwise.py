@@ -7,6 +7,7 @@ the layer IR a cotangent of 0 stays 0 even where a slope is infinite.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -33,6 +34,7 @@ def elementwise(b: Builder, node: Node, d: int) -> list[int | None]:
     ]
 
 
+@lru_cache(maxsize=256)
 def slopes(fn: Function) -> tuple[sympy.Expr, ...]:
     """The derivative of a function by each of its operands."""
     if isinstance(fn.slopes, tuple):

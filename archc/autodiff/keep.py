@@ -203,6 +203,11 @@ def _saved(graph: Graph, id: int, name: str) -> Saved:
 
 def per_token(axes: Iterable[Axis]) -> sympy.Expr:
     """Numbers a token of a value: of one along chunks, its numbers a chunk over C."""
+    return _per_token(tuple(axes))
+
+
+@lru_cache(maxsize=1024)
+def _per_token(axes: tuple[Axis, ...]) -> sympy.Expr:
     numbers = elements(axes, {}).replace(sympy.ceiling, lambda inner: inner)
     return sympy.simplify(numbers.xreplace({T_SEEN: TIME.size}) / TIME.size)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
@@ -33,7 +34,7 @@ class Type:
     axes: tuple[Axis, ...]
     dtype: str = "real"
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the axes, in order."""
         return tuple(axis.name for axis in self.axes)

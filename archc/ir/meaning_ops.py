@@ -158,6 +158,8 @@ def _without_nan_gradients(fn: Callable[..., Tensor], operands: Sequence[Tensor]
     The rule of calculus multiplies that 0 by a slope, which is NaN where the slope is infinite: in
     `where(c, a, exp(b))` an overflowing `exp(b)` that is not chosen would spoil the gradient of b.
     """
+    if not any(operand.requires_grad for operand in operands):
+        return fn(*operands)
     shape = torch.broadcast_shapes(*(operand.shape for operand in operands))
     fresh = [operand.expand(shape).view_as(operand.expand(shape)) for operand in operands]
     result = fn(*fresh)

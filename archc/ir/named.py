@@ -19,6 +19,8 @@ class Named:
 
     def to(self, names: Sequence[str]) -> Tensor:
         """The tensor with its dims in this order; a name it does not have is a dim of size 1."""
+        if names == self.names:
+            return self.data
         data = self.data.permute([self.names.index(n) for n in names if n in self.names])
         for i, name in enumerate(names):
             if name not in self.names:

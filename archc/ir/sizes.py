@@ -91,7 +91,7 @@ def evaluate(expr: sympy.Expr, sizes: Mapping[str, Number]) -> Number:
 
 def exact_number(value: Any) -> sympy.Expr:
     """A number as the user wrote it: 0.1 is 1/10, not the nearest binary fraction."""
-    if isinstance(value, numbers.Integral):
+    if isinstance(value, int | numbers.Integral):
         return sympy.Integer(int(value))
     if isinstance(value, Fraction):
         return sympy.Rational(value.numerator, value.denominator)

@@ -338,7 +338,10 @@ def _symbols(node: Node) -> set[sympy.Basic]:
         numbers.append(op.iterations)
     elif isinstance(op, ir.Call):
         numbers += [size for _, size in op.sizes]
-    return {symbol for number in numbers for symbol in number.free_symbols}
+    found = set[sympy.Basic]()
+    for number in numbers:
+        found |= {number} if isinstance(number, sympy.Symbol) else number.free_symbols
+    return found
 
 
 def _results(owner: Any) -> Iterable[str]:
@@ -348,7 +351,8 @@ def _results(owner: Any) -> Iterable[str]:
 
 def _same(one: Type, other: Type) -> bool:
     """Whether two types have the same axes, in any order."""
-    return set(one.axes) == set(other.axes) and one.dtype == other.dtype
+    same = one.axes == other.axes or set(one.axes) == set(other.axes)
+    return same and one.dtype == other.dtype
 
 
 def _distinct(names: Iterable[str], what: str) -> None:

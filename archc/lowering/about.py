@@ -34,7 +34,12 @@ def about(kernel: Kernel, why: str = "") -> str:
         f"{stored}, {why or kernel.why[0]}.", *_formulas(kernel.graph, stores, kernel.loads),
         *(() if kernel.walk is None else _of_walk(kernel, kernel.graph[kernel.walk])),
     ]  # fmt: skip
-    return "\n".join([*lines, *_places(_sources(kernel))])
+    return "\n".join([*lines, *places(kernel)])
+
+
+def places(kernel: Kernel) -> list[str]:
+    """The lines of a spec that what a kernel makes comes from, in order."""
+    return _places(_sources(kernel))
 
 
 def _is_called(node: Node, name: str) -> bool:

@@ -20,7 +20,7 @@ from archc.ir import layer as ir
 from archc.ir.builder import Sharing
 from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import in_order
-from archc.ir.value_names import is_saved
+from archc.ir.value_names import is_saved, primal
 from archc.schedule.levels import PAIRED
 
 
@@ -67,7 +67,7 @@ def _along_one_dim(graph: Graph, node: Node, heads: Collection[str]) -> bool:
 def _has_one_state(graph: Graph) -> bool:
     """Whether one state is carried, of which something is learned: elsewhere nothing is gained."""
     walks = [n.op for n in graph if isinstance(n.op, ir.Recurrence)]
-    learns = any(is_saved(name) or name.startswith("d.") for name in graph.outputs)
+    learns = any(is_saved(name) or primal(name) is not None for name in graph.outputs)
     return learns and len(walks) == 1 and len(walks[0].states) == 1
 
 

@@ -226,6 +226,8 @@ class Kept:
             return 1
         if axis.kind == "stream":
             return 1 if axis.size.has(ck.CHUNK) else self.tokens
+        if isinstance(axis.size, sympy.Symbol):
+            return self.tokens if axis.size == ck.CHUNK else DIM
         size = axis.size.subs(ck.CHUNK, self.tokens)
         size = size.subs(dict.fromkeys(size.free_symbols, DIM))
         return int(size) if isinstance(size, sympy.Integer) else DIM

@@ -116,6 +116,7 @@ class Program:
         self.blocks = {n.type.axes[-1].name for n in graph if isinstance(n.op, ck.BlockSums)}
         self._known_tiled: dict[Axis, bool] = {}
         self._known_lengths: dict[Axis, int] = {}
+        self._known_tiles: dict[tuple[Axis, ...], list[int]] = {}
         self.looping = False
         if self.recurrence is not None:
             op: ir.Recurrence = self.recurrence.op
@@ -129,11 +130,12 @@ class Program:
             self._visit(OUTER, id)
         self.picked = self._picked()
         self._known_tiled.clear()
+        self._known_tiles.clear()
 
     def moved_to(self, setting: Setting, known: dict[object, int]) -> None:
         """Look at other sizes; `known` are lengths of axes at these."""
         self.setting, self.known = setting, known
-        self._known_lengths = {}
+        self._known_lengths, self._known_tiles = {}, {}
 
     def _picked(self) -> set[str]:
         """The axes of which single places are read, and nothing is made along."""
@@ -235,6 +237,13 @@ class Program:
     def tile(self, axes: Iterable[Axis]) -> list[int]:
         """The dims of a tile, each a power of 2 of at least 16; axes of one index are none. The
         steps of a token are no dim: they are rows; nor is a dim that goes index by index."""
+        axes = tuple(axes)
+        found = self._known_tiles.get(axes)
+        if found is None:
+            found = self._known_tiles[axes] = self._tile(axes)
+        return found
+
+    def _tile(self, axes: Iterable[Axis]) -> list[int]:
         tiled = [axis for axis in axes if self.is_tiled(axis) and axis != self.kernel.turn]
         dims = (self.length(axis) for axis in tiled if axis.name not in self.inner)
         found = [max(16, 1 << (length - 1).bit_length()) for length in dims]

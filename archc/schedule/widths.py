@@ -14,7 +14,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import NARROW, SUMMED, WIDE
-from archc.ir.value_names import is_saved
+from archc.ir.value_names import is_saved, primal
 from archc.schedule.axes import counts_chunks, own_dims
 from archc.schedule.levels import PAIRED, Levels
 from archc.schedule.operands import matrices
@@ -148,7 +148,7 @@ def _is_sum(node: Node) -> bool:
 def _of_results(graph: Graph, id: int) -> bool:
     """Whether a value of a gradient is made of gradients of results."""
     given = (graph[each].op for each in graph.ancestors(id))
-    return any(isinstance(op, ir.Input) and op.name.startswith("d.") for op in given)
+    return any(isinstance(op, ir.Input) and primal(op.name) is not None for op in given)
 
 
 def _inside(user: Node, id: int) -> list[int] | None:

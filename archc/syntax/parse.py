@@ -152,13 +152,19 @@ def _parse_part(source: Source, start: int, end: int, report: Report) -> list[tr
     """The nodes of one declaration; a syntax error is reported and refused."""
     text = source.text[start:end]
     try:
-        parsed = grammar().parse(text if text.endswith("\n") else text + "\n")
+        parsed = _tree(text if text.endswith("\n") else text + "\n")
     except UnexpectedInput as error:
         words = {t.name: t.pattern.value for t in grammar().terminals if t.pattern.type == "str"}
         raise syntax_error(source, start, text, error, words, report) from None
     except DedentError:
         raise bad_dedent(source, start, text, report) from None
     return _convert(parsed, Builder(source, start, report))
+
+
+@lru_cache(maxsize=256)
+def _tree(text: str) -> Tree:
+    """The tree of a declaration, as the grammar has it: many specs import the same layers."""
+    return grammar().parse(text)
 
 
 def _convert(root: Tree, builder: Builder) -> list[tree.Node]:

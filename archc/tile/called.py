@@ -14,6 +14,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+import sympy
+
 from archc.tile import language as lang
 from archc.tile.hints import hint
 
@@ -243,8 +245,8 @@ class _Names:
             number = made.op.number if not value.type.dims else -1
             return str(int(number)) if number >= 0 and float(number).is_integer() else ""
         if made is not None and isinstance(made.op, lang.Scalar):
-            text = str(made.op.size)
-            return text if text.isidentifier() else ""
+            size = made.op.size
+            return size.name if isinstance(size, sympy.Symbol) and size.name.isidentifier() else ""
         return self.wanted.get(value, "").removeprefix("saved_")
 
     def _into(self, value: lang.Value, word: str = "") -> str:

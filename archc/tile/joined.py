@@ -8,6 +8,7 @@ a launch is given stays as it is.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -26,8 +27,11 @@ def joined(program: lang.Program) -> lang.Program:
     every = [*lang.statements(program.body)]
     made = {value: each for each in every for value in each.results}
     changed: dict[lang.Buffer, tuple[int, lang.Buffer]] = {}
+    users = defaultdict(list)
+    for each in every:
+        users[lang.memory(each.op)].append(each)
     for buffer in program.buffers:
-        used = [each for each in every if lang.memory(each.op) == buffer]
+        used = users[buffer]
         for place in range(len(buffer.axes) - 1 if used and not buffer.steps else 0):
             if all(_of_one(each, place, made) for each in used):
                 changed[buffer] = place, _with_one(buffer, place)

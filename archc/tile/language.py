@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import sympy
@@ -61,7 +62,7 @@ class Type:
     dtype: str
     dims: tuple[Dim, ...] = ()
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the dims, in order."""
         return tuple(dim.name for dim in self.dims)

@@ -5,6 +5,8 @@ gated_rmsnorm: y = rmsnorm(x) gain silu(g), a block of rows a program.
   for each block < ceiling(R/BLOCK_R)
     x: IO[r, d] = load x[r, d] where in_r, in_d
     scale: f32[r] = rsqrt(plus_2)          # 1 / sqrt(mean(x^2) + eps)
+
+The line of the spec stands beside the first value that comes from it, and again after another's.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ class _Lister:
 
     def __init__(self) -> None:
         self.texts: dict[lang.Value, str] = {}
+        self.line = ""
 
     def block(self, block: lang.Block, depth: int) -> Iterator[str]:
         """The lines of a block."""
@@ -64,8 +67,16 @@ class _Lister:
                 continue
             left = ", ".join(f"{v.name}: {_type(v.type)}" for v in s.results)
             line = f"{indent}{left} = {text}" if left else f"{indent}{text}"
-            yield f"{line:{NOTE}}  # {s.note}" if s.note else line
+            notes = "; ".join(filter(None, (s.note, self._place(s))))
+            yield f"{line:{NOTE}}  # {notes}" if notes else line
             yield from self._blocks(s, depth)
+
+    def _place(self, s: lang.Statement) -> str:
+        """The line of the spec that a statement comes from, where the last one told is another."""
+        if s.span is None or s.span.where == self.line:
+            return ""
+        self.line = s.span.where
+        return self.line
 
     def _blocks(self, s: lang.Statement, depth: int) -> Iterator[str]:
         """The blocks of a branch, or the join of a scan: each ends in what it yields."""

@@ -172,7 +172,9 @@ class ChunkedFunction(RecurrenceFunction):
         if kind in BY_KERNELS:
             make, fused = self.scope.file.by_kernels, kind != "gradient_kernels"
             form = (self.scope, graph, name, given, order, self.op.stream, self.op.heads)
-            return make(*form, fused=fused)
+            made = make(*form, fused=fused)
+            made.span = self.node.span
+            return made
         return GraphFunction(self.scope, graph, name, given, order, self.op.stream)
 
     def _listed(self) -> str:

@@ -19,6 +19,7 @@ from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
 from archc.ir.graph import Graph
 from archc.ir.value_names import primal
+from archc.source import Span
 
 
 class GraphFunction:
@@ -28,7 +29,7 @@ class GraphFunction:
     `order` in what order they are the arguments; `reals` are those that are tensors of real
     numbers. The last argument is the length of a chunk; `packed` says whether one with the borders
     of packed sequences stands before it, `alone` why it cannot, `gaps` which values are then read
-    also at chunks that nothing is written to.
+    also at chunks that nothing is written to. `span` is where the spec has what it is derived from.
     """
 
     locals: tuple[str, ...] = ()
@@ -42,6 +43,7 @@ class GraphFunction:
     keeps = False
     """Whether an argument says if what a gradient needs is wanted."""
     gaps: frozenset[int] = frozenset()
+    span: Span | None = None
 
     def __init__(
         self, scope: Scope, graph: Graph, name: str, given: Mapping[str, Value],

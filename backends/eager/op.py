@@ -337,7 +337,8 @@ def arguments_of(
     """`q, k, Scalar eps, int chunk`: arguments with their types, but for tensors; `called`: how
     inputs are, if not as the arguments of the function."""
     named = {argument: name for name, argument in function.arguments.items()}
-    symbols = {str(s): s for node in function.graph for s in symbols_in((node.op, node.type))}
+    every_symbol = {s for node in function.graph for s in symbols_in((node.op, node.type))}
+    symbols = {str(symbol): symbol for symbol in every_symbol}
     kinds = {}
     for argument in every:
         if argument in named:

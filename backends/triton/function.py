@@ -34,7 +34,9 @@ from archc.ir.chunk import CHUNK, is_end
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Buffer, loaded_by_walk
 from archc.ir.value_names import is_saved, primal, unsaved
+from archc.lowering.about import places
 from archc.lowering.paired import DIMS, DIMS_OF_A_PART
+from archc.source import lines_of
 from archc.tile.language import AtMost
 from archc.tile.rereads import rereads
 
@@ -186,8 +188,12 @@ class KernelFunction(GraphFunction):
 
     def add_kernel(self, made: KernelProgram) -> str:
         """Write a kernel to the file, unless an equal one is there, as those of a forward and of an
-        inference often are; its name there."""
-        return add_program(self.scope.file, made.lowered.program)
+        inference often are; its name there. One of which no value has a line of its own in the spec
+        says where the recurrence stands."""
+        program = made.lowered.program
+        if self.span is not None and not places(made.kernel):
+            program = replace(program, doc="\n".join([program.doc, *lines_of([self.span])]))
+        return add_program(self.scope.file, program)
 
     def _note(self, more: str = "") -> None:
         """Note this function at the head of the file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,8 @@ def test_a_loop_is_said_to_be_one():
 def test_show_kernels_as_tile_programs():
     shown = run("show", "gla", "--stage", "kernels").stdout
     assert "\ngla_memory_step: " in shown and "\n  for each batch < B\n" in shown
+    (line,) = re.findall(r" +alpha_S: .*", shown)
+    assert re.fullmatch(r" +alpha_S: f32\[K, V\] = alpha \* S_\d +# gla.arch:17", line)
     shown = run("show", "swiglu", "--stage", "kernels").stdout
     assert shown.startswith("swiglu_y_in_values_kernel: ")
     done = run("show", "gla", "--stage", "assembly")

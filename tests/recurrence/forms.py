@@ -53,7 +53,8 @@ def wanted(graph: Graph, node: Node) -> list[str]:
 
 def sizes_of(graph: Graph, tokens: int, chunk: int) -> dict[str, int]:
     """A number for every symbol of a graph."""
-    found = {str(s) for node in graph for axis in node.type.axes for s in axis.size.free_symbols}
+    sizes = {axis.size for node in graph for axis in node.type.axes}
+    found = {str(symbol) for size in sizes for symbol in size.free_symbols}
     for node in graph:
         if isinstance(node.op, ir.Constant):
             found |= {str(symbol) for symbol in node.op.value.free_symbols}

@@ -301,16 +301,12 @@ layer Example(H, K):
 
 
 @pytest.mark.parametrize("name", INVENTIONS)
-def test_chunks_and_gradients(name: str) -> None:
-    """By the oracle, in float64, for chunks of several lengths; nothing stays a loop."""
+def test_every_form(name: str) -> None:
+    """By the oracle, in float64, for chunks of several lengths; nothing stays a loop. Then the
+    emitted code: chunks, steps, both by turns, and packed sequences."""
     assert not loops(before_chunks(parsed(INVENTIONS[name]).layer))
     for tokens, chunk in ((9, 4), (5, 16), (1, 1), (0, 4)):
         check_graphs(INVENTIONS[name], tokens, chunk)
-
-
-@pytest.mark.parametrize("name", INVENTIONS)
-def test_modules_and_functions(name: str) -> None:
-    """Chunks, steps, both by turns, and packed sequences, by the emitted code."""
     check_module(INVENTIONS[name])
     check_op(INVENTIONS[name])
 

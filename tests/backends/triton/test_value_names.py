@@ -45,6 +45,13 @@ def test_buffers_are_called_by_what_they_hold(spec: str) -> None:
     assert {"d_scores", "d_scores_sum"} <= names
 
 
+@pytest.mark.parametrize("spec", ["delta", "gla", "kda"])
+def test_every_kernel_says_where_the_spec_has_what_it_makes(spec: str) -> None:
+    """One whose values are derived, as the scores of a chunk are, says where the recurrence is."""
+    for name, program in programs_of(archc.load(spec).layer).items():
+        assert f"\n{spec}.arch:" in program.doc, name
+
+
 def test_an_index_along_a_dim_that_no_spec_names() -> None:
     """Its name is a word of Python, though that of the dim is a number."""
     k = Composer("totals", "y = x 3 times.")
