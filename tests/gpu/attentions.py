@@ -13,7 +13,7 @@ import multiprocessing
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -93,9 +93,11 @@ class Case:
     limits: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        packed = f" packed {list(self.borders)}" if self.borders else ""
-        near = "".join(f" {name} {size}" for name, size in self.sizes.items())
-        return f"{self.kind} B{self.B} T{self.T} H{self.H}/{self.G} D{self.D}{near}{packed}"
+        more = [f"{name} {size}" for name, size in self.sizes.items()]
+        more += [f"{self.gate} gates"] * (self.gate != "normal")
+        more += [f"packed {list(self.borders)}"] * bool(self.borders)
+        shape = f"B{self.B} T{self.T} H{self.H}/{self.G} D{self.D}"
+        return " ".join([self.kind, self.dtype, shape, *more])
 
 
 def packed(kind: str, G: int, H: int, D: int, borders: Sequence[int], **more: Any) -> Case:
@@ -202,10 +204,7 @@ LEARNED = ("q", "k", "v", "g", "w", "beta", "sink")
 def by_kernels(case: Case, values: Named, device: str) -> Named:
     """The output and gradients by kernels, which are taken."""
     layer, dtype = layer_of(case, False, device), getattr(torch, case.dtype)
-    module, taken = sys.modules[type(layer).__module__], list[bool]()
-    if hasattr(module, "by_folds"):
-        own = module.by_folds
-        vars(module)["by_folds"] = lambda *given: taken.append(own(*given)) or taken[-1]
+    taken = decisions(layer)
     given = {name: x.to(dtype) for name, x in values.items() if name != "o"}
     more = {}
     if case.borders:
@@ -214,6 +213,22 @@ def by_kernels(case: Case, values: Named, device: str) -> Named:
     fold = case.kind != "softmax"
     assert bool(taken) >= fold and all(taken), "kernels were not taken"
     return found
+
+
+def decisions(layer: nn.Module) -> list[bool]:
+    """Whether each attention was done by kernels, as the layer is called; what has nothing to read
+    needs none, as blocks of a sequence that is shorter than one."""
+    module, taken = sys.modules[type(layer).__module__], list[bool]()
+    own = getattr(module, "by_folds", None)
+
+    def told(*given: Tensor) -> bool:
+        assert own is not None
+        by_kernels = own(*given)
+        taken.append(by_kernels or not all(x.numel() for x in given))
+        return by_kernels
+
+    vars(module).update({"by_folds": told} if own else {})
+    return taken
 
 
 def call(layer: nn.Module, more: Mapping[str, Any], given: Named) -> Tensor:
@@ -294,31 +309,36 @@ def row(number: int, device: str = "cuda") -> dict[str, Any]:
         errors = measured(case, device)
     except FAILURES as error:
         said = "".join(traceback.format_exception(error))[-1500:]
-        return {"case": asdict(case), "wrong": [f"{type(error).__name__}: {error}"[:300], said]}
+        return {"case": str(case), "wrong": [f"{type(error).__name__}: {error}"[:300], said]}
     wrong = [f"{n} {e:.1e} > {most:g}" for n, (e, most) in errors.items() if not e < most]
-    return {"case": asdict(case), "errors": errors, "wrong": wrong}
+    return {"case": str(case), "errors": errors, "wrong": wrong}
 
 
-def rows(workers: int) -> Iterator[dict[str, Any]]:
-    """Every case, as it is done, each worker a process."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(workers) as pool:
-        yield from pool.imap_unordered(row, reversed(range(len(CASES))))
+def rows(workers: int, done: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Every other case, as it is done, each worker a process."""
+    left = [number for number, case in enumerate(CASES) if str(case) not in done]
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        yield from pool.imap_unordered(row, left[::-1])
+
+
+def earlier(output: Path) -> list[dict[str, Any]]:
+    """What was right in the record that is there."""
+    found = json.loads(output.read_text(encoding="utf-8"))["rows"] if output.exists() else []
+    return [each for each in found if not each["wrong"]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Every case; a record."""
+    """Every case that was not right yet; a record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--commit")
-    given, done = parser.parse_args(arguments), list[dict[str, Any]]()
-    head = where("cuda")
+    given, head = parser.parse_args(arguments), where("cuda")
     head["commit"] = given.commit or head["commit"]
-    for made in rows(given.workers):
-        done.append(made)
-        case = Case(**{**made["case"], "borders": tuple(made["case"]["borders"])})
-        print(case, "; ".join(made["wrong"]) or "right", flush=True)
+    done = earlier(given.output)
+    for made in rows(given.workers, [each["case"] for each in done]):
+        done.append({**made, "commit": head["commit"]})
+        print(made["case"], "; ".join(made["wrong"]) or "right", flush=True)
         counts = {"cases": len(done), "not run": len(CASES) - len(done)}
         counts["wrong"] = sum(bool(each["wrong"]) for each in done)
         text = json.dumps({**head, **counts, "rows": done}, indent=1)

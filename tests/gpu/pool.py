@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 SPOILED = ("CUDA error", "Triton Error [CUDA]", "CUDA out of memory")
 """What is said by a process whose later launches mean nothing."""
 
-FULL, TRIES, WAIT = "out of memory", 4, 5
+FULL, TRIES, WAIT = ("out of memory", "ALLOC_FAILED"), 4, 5
 """What is said where other workers have the GPU's memory; how often a case is tried, and how many
 seconds later."""
 
@@ -32,6 +32,11 @@ GRACE = 20
 """Seconds that a case may end after there should be an end."""
 
 Done = tuple[Case, dict[str, Any]]
+
+
+def is_full(found: dict[str, Any]) -> bool:
+    """Whether a case failed as others had the memory."""
+    return any(word in found.get("failed", "") for word in FULL)
 
 
 class Worker:
@@ -75,7 +80,7 @@ class Worker:
         found: dict[str, Any] = {}
         for left in reversed(range(TRIES)):
             found = self.run(case, repeat, min(patience, end + GRACE - time.monotonic()))
-            if FULL not in found.get("failed", "") or not left or time.monotonic() + WAIT > end:
+            if not is_full(found) or not left or time.monotonic() + WAIT > end:
                 break
             self.stop()
             time.sleep(WAIT)

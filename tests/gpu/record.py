@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu.cases import Case
-from tests.gpu.pool import FULL, Done
+from tests.gpu.pool import Done, is_full
 
 KINDS = ("out", "grad", "gate")
 """Outputs and last states; gradients; gradients of gates."""
@@ -97,11 +97,7 @@ def kept(log: Path) -> dict[Case, tuple[Row, Row]]:
     """What became of the cases of earlier runs, and where; not of those that found no memory."""
     lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     read = (json.loads(line) for line in lines)
-    return {Case(**case): (found, where) for case, found, where in read if not _full(found)}
-
-
-def _full(found: Row) -> bool:
-    return FULL in found.get("failed", "")
+    return {Case(**case): (found, where) for case, found, where in read if not is_full(found)}
 
 
 def recorded(

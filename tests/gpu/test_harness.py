@@ -97,7 +97,7 @@ def test_a_run_goes_on_where_an_earlier_one_ended(
     """What is in the log is not run again, but for what found no memory; both commits are told."""
     log, output = tmp_path / "log", tmp_path / "out"
     asked = cases_of(["first"], ["gla"], 0, 0)
-    full = {"failed": "Triton Error [CUDA]: out of memory"}
+    full = {"failed": "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"}
     bad = {"errors": {"out gla_memory: o": (0.006, 0.005)}}
     for found in (full, bad):
         record.keep(log, (asked[0], found), record.where("cpu") | {"commit": "old"})
