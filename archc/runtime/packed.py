@@ -14,6 +14,7 @@ from archc.runtime.chunks import moved, placed, to_chunks
 from archc.runtime.growing import last_tokens
 from archc.runtime.kept_states import RaggedState, joined_states, kept_by, state_rows
 from archc.runtime.layers import extreme_of, once_for, told_by
+from archc.runtime.repeated import made_of_numbers
 
 
 def check_borders(layer: str, cu_seqlens: Tensor, x: Tensor) -> None:
@@ -416,30 +417,36 @@ def segment_tables(
         return once_for(
             rows, ("segments", chunks, length), lambda x: segments_of(x, chunks, length)
         )
-    sizes = sequences, tokens, chunks, length, device
+    return made_of_numbers(even_segments, sequences, tokens, chunks, length, device)
+
+
+def even_segments(*sizes: Any) -> tuple[Tensor, Tensor]:
+    """The tables of `segment_tables` of sequences that are not packed. Made once on each stream, as
+    another one would have to wait for them; a CUDA graph has its own, as it reads its own memory
+    when it is replayed, whoever is still there."""
+    device = sizes[-1]
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     if capturing or torch.compiler.is_compiling() or torch.empty(0).__class__ is not Tensor:
-        return even_segments(*sizes)
+        return new_segments(*sizes)
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     return known_segments(stream, torch.is_inference_mode_enabled(), *sizes)
 
 
-def even_segments(
+@lru_cache(64)
+def known_segments(stream: int, inference: bool, *sizes: Any) -> tuple[Tensor, Tensor]:
+    """The same, made once."""
+    return new_segments(*sizes)
+
+
+def new_segments(
     sequences: int, tokens: int, chunks: int, length: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The tables of `segment_tables` of sequences that are not packed."""
+    """The same, made now."""
     each = torch.arange(sequences, device=device)
     nothing = torch.zeros_like(each)
     ends = nothing + tokens, nothing, nothing + chunks
     rows = torch.stack([each, nothing, nothing, *ends, each], 1)
     return segments_of(rows, sequences * chunks, length)
-
-
-@lru_cache(64)
-def known_segments(stream: int, inference: bool, *sizes: Any) -> tuple[Tensor, Tensor]:
-    """The same, made once on each stream: another one would have to wait for it. No graph has them,
-    as it reads its own memory when it is replayed, whoever is still there."""
-    return even_segments(*sizes)
 
 
 def segments_of(rows: Tensor, every: int, length: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 NUMBERS = frozenset((bool, int, float, type(None)))
@@ -335,6 +335,18 @@ def noted(launched: tuple | None) -> tuple | None:
     if recording is not None:
         recording.launch(launched)
     return launched
+
+
+def made_of_numbers(function: Callable, *numbers: Any) -> tuple:
+    """The tensors that `function(*numbers)` makes; a recording of this thread calls it again, in
+    place of all that it does."""
+    recording = recording_now()
+    if recording is None:
+        return function(*numbers)
+    with _disable_current_modes():
+        made = function(*numbers)
+    recording.steps.append((function, [[*numbers], {}], [recording.place_of(x) for x in made]))
+    return made
 
 
 def launched_again(kernel: Any, given: tuple, *rest: Any) -> list | None:

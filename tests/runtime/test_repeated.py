@@ -20,7 +20,8 @@ from triton import language as tl
 from archc.runtime import launch, repeated
 from archc.runtime.launch import launch_kernel
 from archc.runtime.ops import free_space, transformed
-from archc.runtime.repeated import Recording
+from archc.runtime.packed import segment_tables
+from archc.runtime.repeated import Recording, made_of_numbers
 from archc.runtime.together import compiled_together
 from archc.runtime.tokens import new_token_op, token_kind, token_region
 
@@ -169,6 +170,39 @@ def test_other_settings_are_asked_for_again() -> None:
     for _ in range(3):
         counted.call(*given)
     assert counted.runs == 4
+
+
+def test_tensors_that_numbers_make_are_asked_for_again() -> None:
+    """Where they are kept it is the keeper that knows for how long, and on which stream."""
+    asked = list[int]()
+
+    def ones(count: int) -> tuple[Tensor, Tensor]:
+        asked.append(count)
+        return torch.ones(count), len(asked) * torch.ones(count)
+
+    def added(x: Tensor) -> Tensor:
+        one, more = made_of_numbers(ones, x.numel())
+        return plus(plus(x, one), more)
+
+    counted = Counted(added)
+    for number in range(4):
+        x = torch.randn(4)
+        torch.testing.assert_close(counted.call(x), x + 2 + 2 * (number + 1))
+    assert counted.runs == 2 and asked == [4] * 4
+
+
+def test_walks_in_segments_are_done_again() -> None:
+    """Their tables are kept for other calls, which is no reason to run all of it each time."""
+
+    def added(x: Tensor) -> Tensor:
+        rows, _ = segment_tables(None, 1, 64, 4, 2, x.device)
+        return plus(x, x) + len(rows)
+
+    counted = Counted(added)
+    for _ in range(4):
+        x = torch.randn(4)
+        torch.testing.assert_close(counted.call(x), 3 * x + 2)
+    assert counted.runs == 2
 
 
 def test_nothing_is_kept_of_a_call() -> None:
