@@ -30,7 +30,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from archc.runtime.together import staged
+from archc.runtime.together import FEWEST, SPILLED, staged
 
 TYPES = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64",
@@ -215,6 +215,11 @@ def machine_code(launch: Launch, capability: int = 90) -> MachineCode:
         return with_stages(stages - 1)
     seconds = time.perf_counter() - begun
     usage = resources(made.asm["cubin"])
+    if "maxnreg" not in launch.options and usage["REG"] <= FEWEST and usage["STACK"] > 4 * SPILLED:
+        most = min(255, 65_536 // (32 * made.metadata.num_warps))
+        return machine_code(
+            replace(launch, options={**launch.options, "maxnreg": most}), capability
+        )
     return MachineCode(
         launch.name, made.metadata.num_warps, made.metadata.shared, usage["REG"], usage["STACK"],
         _has_large(made.asm["ttir"]), "wgmma.mma_async" in made.asm["ptx"], round(seconds, 1),

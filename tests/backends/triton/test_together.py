@@ -137,7 +137,7 @@ def test_errors_are_those_of_the_compiler_and_the_device(driver: Driver) -> None
 class Waits:
     """In place of a kernel: it is compiled only while another is."""
 
-    metadata = SimpleNamespace(shared=0)
+    metadata, n_regs = SimpleNamespace(shared=0), 255
     arg_names = ("x_p",)
 
     def __init__(self, name: str, log: list[str], meeting: threading.Barrier):
@@ -172,12 +172,19 @@ def test_pytorch_reads_nothing_before_it_is_made(driver: Driver) -> None:
     assert log == ["one", "two", "three"]
 
 
+def made_of(shared: int) -> MagicMock:
+    """Machine code that needs so many bytes on chip, and spills nothing."""
+    made = MagicMock(n_regs=96, n_spills=0)
+    made.metadata.shared = shared
+    return made
+
+
 class Large:
     """In place of a kernel: it takes 80,000 bytes for each chunk that it loads ahead."""
 
     def warmup(self, *given: Any, num_stages: int, **named: Any) -> SimpleNamespace:
         """Compiled."""
-        return SimpleNamespace(metadata=SimpleNamespace(shared=80_000 * num_stages))
+        return made_of(80_000 * num_stages)
 
 
 def test_as_many_chunks_ahead_as_there_is_room_for(driver: Driver) -> None:
@@ -195,7 +202,7 @@ class Fails:
         """Compiled, unless a pass fails."""
         if num_stages > self.most:
             raise RuntimeError("PassManager::run failed")
-        return SimpleNamespace(metadata=SimpleNamespace(shared=num_stages))
+        return made_of(num_stages)
 
 
 def test_none_ahead_where_the_compiler_fails(driver: Driver) -> None:
@@ -217,7 +224,9 @@ class Crowded:
     def warmup(self, *given: Any, maxnreg: int = 255, EVEN: int = 1, **named: Any) -> Any:
         """Compiled, and loaded when it is asked for."""
         spilled = self.spilled if EVEN else self.masked
-        made = MagicMock(n_spills=spilled if maxnreg < 255 else 0, limit=maxnreg, even=EVEN)
+        made = MagicMock(
+            n_regs=255, n_spills=spilled if maxnreg < 255 else 0, limit=maxnreg, even=EVEN
+        )
         made.metadata.shared = 0
         return made
 
@@ -263,6 +272,23 @@ def test_half_the_warps_where_there_are_registers_to_spare(
     options = {"num_stages": 1, "num_warps": 8}
     made = compiled.code_that_fits(MagicMock(warmup=warmup), 5, [], [], fixed, options)
     assert made.warps == warps
+
+
+@pytest.mark.parametrize(
+    ("registers", "spilled", "warps", "limit"),
+    [(32, 6864, 4, 255), (32, 6864, 16, 128), (32, 0, 4, None), (255, 6864, 4, None)],
+)
+def test_registers_are_said_where_the_assembler_takes_almost_none(
+    driver: Driver, registers: int, spilled: int, warps: int, limit: int | None
+) -> None:
+    def warmup(*given: Any, maxnreg: int | None = None, **named: Any) -> Any:
+        made = MagicMock(n_regs=maxnreg or registers, limit=maxnreg)
+        made.n_spills, made.metadata.shared = 1408 if maxnreg else spilled, 0
+        return made
+
+    options = {"num_stages": 1, "num_warps": warps}
+    made = compiled.code_that_fits(MagicMock(warmup=warmup), 5, [], [], {}, options)
+    assert made.limit == limit
 
 
 def test_the_compiler_of_torch_is_not_imported() -> None:
