@@ -38,7 +38,7 @@ def expected(spec: str, sizes: Mapping[str, int]) -> dict[str, dict[str, Any]]:
     """Of each kernel the time that its plan expects, and what that is made of."""
     own = {each.name for each in archc.load(spec).layer.args}
     layer = archc.load(spec, **{name: size for name, size in sizes.items() if name in own}).layer
-    plans = plans_of(layer, Conditions(B=sizes["B"], T=sizes["T"]))
+    plans = plans_of(layer, Conditions(B=sizes["B"], T=sizes["T"]), alone=True)
     return dict(each for plan in plans for each in _expected(plan))
 
 
@@ -63,8 +63,8 @@ def measured(spec: str, sizes: Mapping[str, int]) -> dict[str, dict[str, Any]]:
         with torch.no_grad():
             memory(given, 64)
 
-    times = _of_a_call(inference) | _of_a_call(lambda: run(memory, values, 64))
-    return {name: {"time": time, **_machine(memory.module, name)} for name, time in times.items()}
+    found = _of_a_call(inference) | _of_a_call(lambda: run(memory, values, 64))
+    return {name: {**row, **_machine(memory.module, name)} for name, row in found.items()}
 
 
 def with_twins(
@@ -73,16 +73,17 @@ def with_twins(
     """The plan, with what it expects of a gradient's kernel added to the forward's of the same
     text, which is launched for both in a call."""
     found = {name: dict(row) for name, row in plan.items()}
-    ran = {name for name, row in times.items() if "time" in row}
-    for name in found.keys() - ran:
+    ran = {name for name, row in times.items() if row.get("launches", 0) > 1}
+    for name in found.keys() - times.keys():
         own = name.replace("_gradient_kernels_", "_kernels_")
         if own != name and own in ran and own in found:
             found[own]["expected"] += plan[name]["expected"]
     return found
 
 
-def _of_a_call(call: Callable[[], object]) -> dict[str, float]:
-    """Of each kernel the microseconds that it runs in a call, all of its launches together."""
+def _of_a_call(call: Callable[[], object]) -> dict[str, dict[str, float]]:
+    """Of each kernel the microseconds that it runs in a call, all of its launches together, and how
+    many these are."""
     for _ in range(WARM):
         call()
     torch.cuda.synchronize()
@@ -91,7 +92,9 @@ def _of_a_call(call: Callable[[], object]) -> dict[str, float]:
             call()
         torch.cuda.synchronize()
     events = [e for e in profile.key_averages() if e.device_time_total and "kernels_" in e.key]
-    return {e.key: e.device_time_total / TURNS for e in events}
+    return {
+        e.key: {"time": e.device_time_total / TURNS, "launches": e.count // TURNS} for e in events
+    }
 
 
 def _machine(module: Any, name: str) -> dict[str, int]:

@@ -3,10 +3,10 @@ device needs for them.
 
 A kernel's floor is the time in which its device could move each tensor once, or do its operations,
 whichever is longer. What it is expected to take adds up its bytes, what programs read again, its
-products and other operations, half of those in walks, which load ahead meanwhile, the chunks that
+products and other operations, as far as nothing is loaded or stored meanwhile, the chunks that
 a walk waits for, and sums across threads, for which a processor waits unless it has other programs;
 then idle processors where programs are few, and the launch. The numbers below are fitted to times
-of kernels of seven recurrences on an H200 (`benchmarks/results`); nothing else is measured.
+of kernels of five recurrences on an H200 (`benchmarks/results`); nothing else is measured.
 """
 
 from __future__ import annotations
@@ -34,22 +34,26 @@ from archc.schedule.program import Key, Program, Setting, Step
 AGAIN = 10.0
 """How much faster than memory the second cache gives what programs read again."""
 
-SUSTAINED = 0.32
+SUSTAINED = 0.45
 """The share of their peak that operations outside products reach: operands wait for one another."""
 
-TURN = 0.4e-6
+TURN = 0.3e-6
 """Seconds that a walk waits at each chunk where what it does with a state follows on the last; half
 of them where there are more programs than processors, as one works while another waits."""
 
-AHEAD = 0.5
-"""The share of its operations that a walk of chunks does while nothing is loaded."""
+AHEAD, BESIDE = 0.35, 0.7
+"""The share of its operations that a program does while nothing is loaded or stored: of a walk of
+chunks, which loads ahead, and of any other, beside which others of its processor load."""
 
 CROSSING = 0.5e-6
 """Seconds that a program waits for a sum across its threads, or a running one: for those before it,
 shared memory and a barrier."""
 
-PROGRAM = 0.2e-6
+PROGRAM = 0.06e-6
 """Seconds of a processor that a program takes however little it does."""
+
+AT_ONCE = 16
+"""The most programs of a processor at a time, by their warps."""
 
 HELD = 400_000
 """Bytes of registers by the plan that the programs of a processor have together: more than there
@@ -165,7 +169,8 @@ def cost(kernel: Kernel, setting: Setting, device: Device) -> Cost:
     elif kernel.walk is not None:
         done *= AHEAD
     else:
-        at_once = max(1, HELD // max(chip.registers, 1))
+        done *= BESIDE
+        at_once = min(AT_ONCE, max(1, HELD // max(chip.registers, 1)))
         waiting = _crossings(program) * CROSSING * count / device.processors / at_once
     least = max(times[limit], PROGRAM * count / device.processors)
     busy = max(least, each / device.bandwidth + done + waiting) * waves

@@ -107,14 +107,15 @@ class Planned:
     chunk_why: str = ""
 
 
-def plans_of(layer: ir.Layer, wanted: Conditions) -> Iterator[Planned]:
+def plans_of(layer: ir.Layer, wanted: Conditions, alone: bool = False) -> Iterator[Planned]:
     """A plan of every recurrence of an elaborated layer and of those that it calls, at the layer's
-    own sizes. Raises ArchError E0701 where no chunk fits."""
+    own sizes; `alone`: as a function of its own, without what enters and leaves it in the layer.
+    Raises ArchError E0701 where no chunk fits."""
     missing = (a.name for a in layer.args if a.symbol is not None and a.default is None)
     sizes = resolve_sizes(layer, {name: SIZES.get(name, 64) for name in missing})
     before = lowered(layer)
-    ended = with_epilogues(before)
-    after = for_kernels(with_prologues(ended))
+    ended = before if alone else with_epilogues(before)
+    after = for_kernels(ended if alone else with_prologues(ended))
     loops = _loops(before, _sized(before, sizes))
     for old, middle, (new, own) in zip(
         _sized(before, sizes), _sized(ended, sizes), _sized(after, sizes).items(), strict=True
