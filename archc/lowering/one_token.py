@@ -44,6 +44,8 @@ class OneToken(Steps):
                 if isinstance(x, Refusal):
                     return x
                 made[name] = x
+                if isinstance(op.body[id].op, ir.Solve):
+                    self._let_go(id)
                 for state in op.states:
                     if state.name == name:
                         self._store_state(state, x)
@@ -51,6 +53,14 @@ class OneToken(Steps):
         for name, id in self.kernel.stores.items():
             self._store_result(name, self.kernel.graph[id], made)
         return None
+
+    def _let_go(self, solution: int) -> None:
+        """Have tiles that are read behind a system made anew, as registers are full while that is
+        solved: vectors are loaded again."""
+        made = self._known[-1].made
+        for key, x in [*made.items()]:
+            if x.tile.dims and key[:2] != (solution, self.frame):
+                del made[key]
 
     def _in_order(self) -> list[tuple[str, int]]:
         """What is made, in order: states that systems are made of, solutions, all others."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.lowering.elsewhere import gather, join, reshape, scatter
@@ -25,24 +27,63 @@ def solve(v: Values, node: Node, place: Place) -> Made:
     if inner or not place[op.row].whole:
         return v.refused(node, "several systems in one program")
     col = v.frame.graph[matrix].type.axis(op.col)
+    matrix, diagonal = _without_diagonal(v, matrix, op)
     a = v.value(matrix, {**v.part(matrix, place), op.col: v.whole(col)})
     b = v.value(vector, v.part(vector, place))
-    if isinstance(a, Refusal) or isinstance(b, Refusal):
-        return a if isinstance(a, Refusal) else b
+    d = b if diagonal is None else v.value(diagonal, v.part(diagonal, place))
+    if isinstance(a, Refusal) or isinstance(b, Refusal) or isinstance(d, Refusal):
+        return next(made for made in (a, b, d) if isinstance(made, Refusal))
     a = v.masked(a.ordered(op.row, op.col), (op.row, op.col))
-    b = v.masked(b, (op.row,))
+    b, d = v.masked(b, (op.row,)), v.masked(d, (op.row,))
     steps = op.iterations if op.iterations is not None else 2 * system.size
     names = [(symbol, size(str(symbol))) for symbol in v.size(steps).free_symbols]
     most = v.size(steps).subs(names)
     turns = v.k.lift(most, "i32")  # options may be declared as real ones
-    return Padded(conjugate_gradients(v.k, a.tile, b.tile, turns, most, v.has_columns), b.zero)
+    product = by_rows(a.tile)
+    if v.has_columns:
+        product = by_columns(a.tile, None if diagonal is None else d.tile)
+    return Padded(conjugate_gradients(v.k, product, b.tile, turns, most), b.zero)
+
+
+def _without_diagonal(v: Values, matrix: int, op: ir.Solve) -> tuple[int, int | None]:
+    """M and d of a matrix M + diag(d): where threads have columns, the product M p + d p needs no
+    matrix beside M."""
+    graph = v.frame.graph
+    own, operands = graph[matrix].op, graph[matrix].operands
+    apart = v.has_columns and own == ir.Elementwise("add")
+    ones_of = ir.Delta(*(graph[matrix].type.axis(name) for name in (op.row, op.col)))
+    for rest, added in (operands, operands[::-1]) if apart else ():
+        parts = graph[added].operands if graph[added].op == ir.Elementwise("mul") else ()
+        ones = [id for id in parts if graph[id].op == ones_of]
+        vectors = [id for id in parts if {op.row, op.col} & {*graph[id].type.names} == {op.row}]
+        if ones and vectors and {op.row, op.col} <= {*graph[rest].type.names}:
+            return rest, vectors[0]
+    return matrix, None
+
+
+def by_rows(a: Tile) -> Callable[[Tile], Tile]:
+    """Products with a matrix, of each row a sum."""
+    row, col = a.value.type.names
+    return lambda p: (a * p.along(**{row: col})).sum(col)
+
+
+def by_columns(a: Tile, diagonal: Tile | None) -> Callable[[Tile], Tile]:
+    """Products with a symmetric matrix and a diagonal one, of each column a sum."""
+    row, col = a.value.type.names
+
+    def product(p: Tile) -> Tile:
+        y = (a * p).sum(row).along(**{col: row})
+        return y if diagonal is None else y + diagonal * p
+
+    return product
 
 
 def conjugate_gradients(
-    k: Composer, a: Tile, b: Tile, turns: Tile, most: Length, columns: bool = False
+    k: Composer, product: Callable[[Tile], Tile], b: Tile, turns: Tile, most: Length
 ) -> Tile:
-    """z with A z = b after some steps at most; they end where a system is solved."""
-    row, col = a.value.type.names
+    """z with A z = b after some steps at most, of products with A; they end where a system is
+    solved."""
+    (row,) = b.value.type.names
     z, rest = k.full(0.0, *b.dims), (b * b).sum(row)
     least, done = (rest * SOLVED).named("least"), k.full(0, dtype="i32")
 
@@ -53,10 +94,7 @@ def conjugate_gradients(
     carried = [z.named("z"), b, b, rest.named("rest"), done.named("turn")]
     with k.repeat(going(rest, done), *carried, most=most) as turn:
         z, r, p, rest, done = turn.carried
-        if columns:  # a is symmetric
-            y = (a * p).sum(row).along(**{col: row})
-        else:
-            y = (a * p.along(**{row: col})).sum(col)
+        y = product(p)
         scale = rest / (p * y).sum(row)
         r_next = r - scale * y
         after = (r_next * r_next).sum(row)

@@ -48,15 +48,26 @@ def are_specialized(
 
 def _are_known(read: tuple[Tensor, ...], dtype: torch.dtype = torch.bfloat16) -> bool:
     """Whether kernels by warps are known to read such vectors, in such a dtype of 16 bits."""
-    x = read[0]
-    if x.device.type != "cuda" or torch.version.hip is not None or fence_async_shared is None:
+    if dtype not in (torch.bfloat16, torch.float16) or not _is_hopper(read[0].device):
         return False
-    if torch.cuda.get_device_capability(x.device) != (9, 0):
+    return all(each.dtype == dtype and is_copied(each) for each in read)
+
+
+def _is_hopper(device: torch.device) -> bool:
+    """Whether a device has what kernels of Gluon are written for, and Gluon is as Triton 3.6 has
+    it."""
+    if device.type != "cuda" or torch.version.hip is not None or fence_async_shared is None:
         return False
-    if dtype not in (torch.bfloat16, torch.float16):
-        return False
-    alike = all(each.dtype == dtype for each in read)
-    return alike and triton.__version__.startswith("3.6.") and all(map(is_copied, read))
+    hopper = torch.cuda.get_device_capability(device) == (9, 0)
+    return hopper and triton.__version__.startswith("3.6.")
+
+
+def are_in_columns(*states: Tensor) -> bool:
+    """Whether the kernel of Gluon solves for one token with these states: in float32, with as many
+    rows as threads were held against float64 with."""
+    sizes = {size for x in states for size in x.shape[-2:]}
+    copied = all(x.dtype == torch.float32 and is_copied(x) for x in states)
+    return sizes <= {64, 128} and copied and _is_hopper(states[0].device)
 
 
 def specialized_blocks(program: str) -> tuple[int, int, dict]:

@@ -72,7 +72,7 @@ def write_program(
     one that is launched where that is so."""
     title = add_program(file, program)
     if special:
-        other = _add_gluon(file, title)
+        other = add_gluon(file, title)
         launch_program(writer, f"({other} if {special} else {title})", program, launch, room=True)
     else:
         launch_program(writer, title, program, launch)
@@ -82,14 +82,16 @@ def write_program(
 def write_wide(file: File, writer: Writer, program: Program, launch: ProgramLaunch) -> None:
     """Append the kernel by Gluon of a program whose sums are wide, and its other kernel, unless
     they are there; write the lines that launch it."""
-    other = _add_gluon(file, add_program(file, program), to_gluon_wide)
+    other = add_gluon(file, add_program(file, program), to_gluon_wide)
     launch_program(writer, other, program, launch, room=True)
 
 
-def _add_gluon(file: File, title: str, to: Callable[[Program], Any] = to_gluon) -> str:
+def add_gluon(
+    file: File, title: str, to: Callable[[Program], Any] = to_gluon, suffix: str = SUFFIX
+) -> str:
     """Append the kernel by Gluon of a program whose other kernel is in the file, unless it is
     there; its name."""
-    name, known = f"{title}{SUFFIX}", ("gluon", title)
+    name, known = f"{title}{suffix}", ("gluon", title)
     if known not in file.titles:
         text = to(file.programs[title])
         if isinstance(text, Refused):

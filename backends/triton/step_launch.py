@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 
 from archc.backends.eager.scope import Scope
 from archc.backends.triton.function import TORCH
+from archc.backends.triton.gluon_columns import SUFFIX, to_gluon_columns
+from archc.backends.triton.gluon_printer import Refused
 from archc.backends.triton.printer import mentioned
 from archc.backends.triton.program_launch import (
     ProgramLaunch,
+    add_gluon,
     add_program,
     launch_program,
 )
@@ -229,6 +232,13 @@ class AloneLaunch(StepLaunch):
     def _side(self, axis: Axis) -> str:
         return f"step_block({self._size(axis)})"
 
+    def write_kernel(self) -> None:
+        """Append the kernel, and that by Gluon if there is one."""
+        super().write_kernel()
+        self.other = ""
+        if not isinstance(to_gluon_columns(self.made.program), Refused):
+            self.other = add_gluon(self.body.file, self.title, to_gluon_columns, SUFFIX)
+
     def write(self, writer: Writer, given: Given) -> None:
         """The launch, of a thread for each column of the first system."""
         body = self.op.body
@@ -239,7 +249,11 @@ class AloneLaunch(StepLaunch):
             self._buffers(given), self._sizes(given), self._constants(given), given.told,
             options="options",
         )  # fmt: skip
-        launch_program(writer, self.title, self.made.program, launch)
+        title = self.title
+        if self.other:
+            states = ", ".join([*given.before.values(), *given.after.values()])
+            title = f"({self.other} if are_in_columns({states}) else {title})"
+        launch_program(writer, title, self.made.program, launch)
 
 
 def total(tiles: list[list[str]]) -> str:

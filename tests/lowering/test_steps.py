@@ -14,7 +14,7 @@ from torch import Tensor
 import archc
 from archc.compile import lowered
 from archc.lowering.one_token import OneToken
-from archc.lowering.step_rules import conjugate_gradients
+from archc.lowering.step_rules import by_rows, conjugate_gradients
 from archc.lowering.steps import stepping
 from archc.lowering.values import Refusal
 from archc.tile.compose import Composer
@@ -120,7 +120,7 @@ def solved(A: Tensor, b: Tensor, turns: int) -> Tensor:
     i, j = k.iota("i", 16), k.iota("j", 16)
     a = k.load(k.buffer("A", r=16, c=16, dtype="f64"), i, j)
     right = k.load(k.buffer("b", r=16, dtype="f64"), i)
-    z = conjugate_gradients(k, a, right, k.lift(turns, "i32"), turns)
+    z = conjugate_gradients(k, by_rows(a), right, k.lift(turns, "i32"), turns)
     k.store(k.buffer("z", r=16, dtype="f64"), i, value=z)
     tensors = {"A": A, "b": b, "z": torch.full_like(b, torch.nan)}
     run(k.done(), tensors, {}, {}, exact=True)

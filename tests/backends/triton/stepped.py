@@ -1,7 +1,7 @@
 """Kernels that walk tokens, on pools of states, against the eager loop in float64: under Triton's
 interpreter (TRITON_INTERPRET=1), in a process of its own, or on a GPU.
 
-    TRITON_INTERPRET=1 python stepped.py kda 3 4, lstm 1 20, train lstm 5 4
+    TRITON_INTERPRET=1 python stepped.py kda 3 4, columns mesa 1 20, train lstm 5 4
     python stepped.py kda 3 64, kda 1 128 bfloat16
 
 Each check (a spec, tokens, about how long dims are, the dtype of what enters) prints every value's
@@ -12,13 +12,16 @@ was written.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch
+from archc.backends.load import load
 from archc.backends.renamed import arguments
+from archc.backends.triton.gluon_columns import SUFFIX
 from torch import Tensor
 
 from archc.ir import layer as ir
@@ -211,11 +214,38 @@ def spread(module: ModuleType) -> None:
     vars(module)["grid_split"] = lambda batch, heads, dim, *given: (16, 16, 2, 16)
 
 
+WITHOUT_LAYOUTS = """
+from archc.runtime.jit import kernel
+from archc.runtime.optional import tl
+from archc.runtime.tiles import grid_place, load_tile, log_1_plus_exp, logistic, store_tile
+
+@kernel
+def as_rows(x):
+    return x
+
+"""
+
+
+def by_columns(module: ModuleType) -> None:
+    """Let a system be solved by the kernel of Gluon, written as one of Triton: layouts change no
+    number."""
+    (name,) = (name for name in vars(module) if name.endswith(SUFFIX))
+    lines = inspect.getsource(vars(module)[name].fn).splitlines()
+    kept = [line for line in lines if not line.lstrip().startswith(("@", "of_"))]
+    text = "\n".join(kept).replace("gl.convert_layout(", "as_rows(")
+    text = re.sub(r", of_(tiles|vectors|columns|rows)", "", re.sub(r"\bgl\.", "tl.", text))
+    made = load(f"{WITHOUT_LAYOUTS}@kernel\n{text}\n", f"{name}_of_triton")
+    vars(module).update({name: getattr(made, name), "are_in_columns": lambda *states: True})
+
+
+CHANGES = {"spread": spread, "columns": by_columns}
+
+
 def main(arguments: list[str]) -> None:
     """Every check in turn."""
     for each in " ".join(arguments).split(","):
         words = each.split()
-        SPREAD[:] = [spread] if words[0] == "spread" else []
+        SPREAD[:] = [CHANGES[words[0]]] if words[0] in CHANGES else []
         words = words[len(SPREAD) :]
         training = words[0] == "train"
         torch.manual_seed(0)

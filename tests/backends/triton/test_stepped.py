@@ -60,6 +60,11 @@ def test_rows_of_pools_of_states() -> None:
     assert not wrong(errors("mlstm 1 4", "mesa 1 4", "lstm 3 4", "lstm 0 4", "train lstm 3 4"))
 
 
+def test_a_system_that_is_solved_by_columns() -> None:
+    """The kernel of Gluon, written for Triton: the lines, and where they stand."""
+    assert not wrong(errors("columns mesa 1 4", "columns mesa 1 20"))
+
+
 def test_a_cell_that_is_spread_over_a_gpu_of_one_program() -> None:
     """Where a program has no room: a barrier at every token, which one program passes alone."""
     assert not wrong(errors("spread lstm 3 4", "spread train lstm 3 4"))
@@ -84,6 +89,12 @@ def test_every_bundled_recurrence_on_a_gpu(spec: str) -> None:
     checks = [f"{spec} 1 60", f"{spec} 3 128", f"{spec} 15 20"]
     assert not wrong(errors(*checks, interpret=False))
     assert not wrong(errors(f"{spec} 1 128 bfloat16", interpret=False), ROUNDED)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_a_system_that_is_solved_by_columns_on_a_gpu() -> None:
+    assert not wrong(errors("mesa 1 64", "mesa 1 128", interpret=False))
 
 
 @pytest.fixture(scope="module")
