@@ -327,7 +327,7 @@ class KernelValues(Values):
         """The dims of a value's tile, but for its rows."""
         axes = self.frame.graph[id].type.axes
         own = [a for a in axes if a.kind == "dim" and a.name not in self.indices]
-        return [axis for axis in own if axis.size != ck.CHUNK]
+        return [axis for axis in own if not axis.size.has(ck.CHUNK)]
 
     def scans_matrices(self) -> bool:
         """Whether a graph has scans of a matrix for every row: nothing else makes many such."""
