@@ -18,5 +18,5 @@ CHUNK_RULES: dict[type, Callable[..., Any]] = {
     ck.Last: last, ck.Move: move, ck.Sums: sums, ck.Scan: scan, ck.Spans: spans,
     ck.SpansGradient: spans_gradient, ck.Inverse: inverse, ck.Conjugate: conjugate,
     ck.Gram: paired, ck.Mix: paired, ck.MixSum: paired, ck.GateShares: paired,
-    ck.BlockSums: block_sums, ck.Rest: rest, ck.Differences: differences,
+    ck.GateGradient: paired, ck.BlockSums: block_sums, ck.Rest: rest, ck.Differences: differences,
 }  # fmt: skip

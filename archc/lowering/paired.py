@@ -28,7 +28,7 @@ DIMS, DIMS_OF_A_PART = size("DIMS"), 32
 STRONG_DIMS = size("STRONG_DIMS")
 """The same where gates are strong: what is done for each pair of rows is then the most."""
 
-PAIRED = (ck.Gram, ck.Mix, ck.JointPairs)
+PAIRED = (ck.Gram, ck.Mix, ck.GateGradient, ck.JointPairs)
 
 
 def makes_pairs(node: Node) -> bool:
@@ -275,6 +275,8 @@ def _sides(group: Sequence[Lot]) -> set[tuple[str, int]]:
 
 def _target(lot: Lot) -> str:
     """Which of the sums of weighed pairs a lot is a share of."""
+    if isinstance(lot.node.op, ck.GateGradient):
+        return "across"
     if isinstance(lot.node.op, ck.GateShares):
         return "entering" if lot.node.op.entering else "to_gates"
     return "to_earlier" if isinstance(lot.op, ck.Mix) and lot.op.transpose else "to_later"

@@ -119,6 +119,7 @@ class Weighed:
         to_earlier[j] = sum over i of weights[i, j] exp(span[i, j]) a[i]       (Mix, transposed)
         entering[i]   = a[i] to_later[i]
         to_gates[i]   = entering[i] - b[i] to_earlier[i], as well                  (GateShares)
+        across[r]     = sum of the pairs i >= r > j, nothing subtracted          (GateGradient)
 
     Sums of one name are added up; "" is not wanted. No row is paired with itself."""
 
@@ -129,11 +130,12 @@ class Weighed:
     to_earlier: str = ""
     to_gates: str = ""
     entering: str = ""
+    across: str = ""
 
     @property
     def wanted(self) -> tuple[str, ...]:
         """The sums that it has a share of."""
-        every = (self.to_later, self.to_earlier, self.to_gates, self.entering)
+        every = (self.to_later, self.to_earlier, self.to_gates, self.entering, self.across)
         return tuple(filter(None, every))
 
 
@@ -250,7 +252,19 @@ def mixes(d: Decays, pairs: Sequence[Weighed]) -> dict[str, Tile]:
 
         return add
 
+    if any(each.across for each in pairs):
+        zeros = [d.k.full(0.0, d.rows, d.dim)] * len(names)
+        return dict(zip(names, _by_levels(d, halves(), zeros), strict=True))
     return dict(zip(names, _either(d, at_once, halves, ()), strict=True))
+
+
+def _by_levels(d: Decays, add: Add, sums: Sequence[Tile]) -> Tiles:
+    """Sums over all pairs, level by level from rows side by side on."""
+    start = d.k.lift(1, "i32").named("half"), *sums
+    with d.k.loop(0, d.k.lift(d.levels, "i32"), *start, index="level") as turn:
+        half, *rest = turn.carried
+        turn.next(half * 2, *add(_halves(d, half), rest))
+    return turn.results[1:]
 
 
 def _sharing(pairs: Sequence[Weighed], later: bool) -> list[list[Weighed]]:
@@ -272,13 +286,15 @@ def _sharing(pairs: Sequence[Weighed], later: bool) -> list[list[Weighed]]:
 class Level:
     """Factors [row, dim] of later and of earlier rows, and the pairs [row, col] that they are for;
     None: all of them, of a later row with an earlier one. `later`: where a row is the later one of
-    its pairs, if it is in all of them or in none; `either`: those pairs, in both orders."""
+    its pairs, if it is in all of them or in none; `either`: those pairs, in both orders; `half`:
+    the rows of a half, where blocks have two."""
 
     left: Tile
     right: Tile
     pairs: Tile | None = None
     later: Tile | None = None
     either: Tile | None = None
+    half: Tile | None = None
 
 
 Tiles = tuple[Tile, ...]
@@ -352,7 +368,7 @@ def _halves(d: Decays, half: Tile) -> Level:
     other = k.where(later, -2, block).hinted("as_earlier")
     pairs = here.equals(other.along(**names)).named("pairs")
     either = pairs | other.equals(here.along(**names))
-    return Level(decay, decay, pairs, later, either.named("either"))
+    return Level(decay, decay, pairs, later, either.named("either"), half)
 
 
 def _at_one(d: Decays, row: Tile) -> Tile:
@@ -471,7 +487,23 @@ def _add_halves(d: Decays, level: Level, each: Weighed, both: Tile, sums: dict[s
             both_ways = (seen * decay, 0.0) if of_later else (0.0, seen * decay)
             label = "to_later" if of_later else "to_earlier"
             _add(sums, name, k.where(level.later, *both_ways), label)
-    if each.to_gates or each.entering:
+    if each.to_gates or each.entering or each.across:
         share = near.to("f32") * seen
+        if each.across:
+            rows = share.to(d.operand).along(**{d.row: d.col})
+            inside = _between(d, level).to(d.operand)
+            _add(sums, each.across, inside.dot(rows, precision=d.precision), "across")
         _add(sums, each.to_gates, k.where(level.later, share, -share), "to_gates")
         _add(sums, each.entering, k.where(level.later, share, 0.0), "entering")
+
+
+def _between(d: Decays, level: Level) -> Tile:
+    """The gates [row, col] that lie between a row of a half (col) and the border of its block: of a
+    later row those up to it, of an earlier one those behind it."""
+    assert level.half is not None and level.later is not None
+    k, names = d.k, {d.row: d.col}
+    i = k.iota(d.row, d.rows.length)
+    j, piece = i.along(**names), i // level.half
+    until = j > i if d.exclusive else j >= i
+    inside = k.where(level.later, until, j < i) & piece.equals(piece.along(**names))
+    return k.where(inside, 1.0, 0.0).named("between")

@@ -11,6 +11,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.lowering.algebra import counted, masked_at
+from archc.lowering.scans import moved as moved_rows
 from archc.lowering.systems import matrix_scan
 from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
 from archc.tile.compose import Composer
@@ -75,6 +76,8 @@ def sums(v: Values, node: Node, place: Place) -> Made:
         return x
     if op.axis not in x.labels:
         x = v.over(x, (*place[op.axis].at.dims, *x.tile.dims))
+    if after and _of_signed(v):
+        x, after = replace(x, tile=moved_rows(v.k, x.tile, op.axis, -1 if op.reverse else 1)), False
     added = x.tile
     if op.gates:
         added = _of_gates(v, added.to("f32"))
@@ -92,6 +95,13 @@ def sums(v: Values, node: Node, place: Place) -> Made:
     off = {op.axis}
     zero, finite = x.zero - off, x.finite - off
     return replace(x, tile=made, zero=zero, finite=finite, number=None, stored=False)
+
+
+def _of_signed(v: Values) -> bool:
+    """Whether gates may be 0, by whose size their gradient is divided: a row that is subtracted
+    from its own sum would leave its digits there."""
+    gates = (node.op for node in v.frame.graph if isinstance(node.op, ck.GateGradient))
+    return any(op.signed for op in gates)
 
 
 def rest(v: Values, node: Node, place: Place) -> Made:

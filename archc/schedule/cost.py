@@ -322,7 +322,7 @@ def _conjugate(program: Program, step: Step) -> tuple[float, float, float]:
 
 PIECES = {
     ck.Gram: _paired, ck.Mix: _paired, ck.MixSum: _paired, ck.GateShares: _paired,
-    ck.Inverse: _inverse, ck.Conjugate: _conjugate,
+    ck.GateGradient: _paired, ck.Inverse: _inverse, ck.Conjugate: _conjugate,
 }  # fmt: skip
 """Ops that are made of products: of pairs of rows, level by level of a tree of them, or turn by
 turn."""

@@ -26,7 +26,7 @@ ADD, MUL, NEG = ir.Elementwise("add"), ir.Elementwise("mul"), ir.Elementwise("ne
 
 def with_joint_pairs(graph: Graph) -> Graph:
     """The graph in which pairs that read sums of gates are added up together; itself if none do."""
-    if not any(isinstance(n.op, ck.Mix | ck.GateGradient) and _reads_sums(n) for n in graph):
+    if not any((isinstance(n.op, ck.Mix) and _reads_sums(n)) or _as_shares(n) for n in graph):
         return graph
     new, diagonals = graph.copy(), dict[int, int]()
     inputs = [node.id for node in new if isinstance(node.op, ir.Input)]
@@ -48,6 +48,12 @@ def _reads_sums(node: Node) -> bool:
     return node.op.anchor == ck.SUMS
 
 
+def _as_shares(node: Node) -> bool:
+    """Whether a value is a gradient of gates that may be a running sum of shares: of gates that may
+    be 0, by whose size it is divided, what enters and leaves would not cancel in all digits."""
+    return isinstance(node.op, ck.GateGradient) and _reads_sums(node) and not node.op.signed
+
+
 def _take_out_diagonal(graph: Graph, node: Node, diagonals: dict[int, int]) -> None:
     """Add what rows are to themselves beside what they are to others; `diagonals` of weights."""
     op = node.op
@@ -66,7 +72,7 @@ def _take_out_diagonal(graph: Graph, node: Node, diagonals: dict[int, int]) -> N
 
 def _is_root(graph: Graph, node: Node) -> bool:
     """Whether a value is a sum of all its addends, or a gradient of gates by itself."""
-    if node.op != ADD and not isinstance(node.op, ck.GateGradient):
+    if node.op != ADD and not _as_shares(node):
         return False
     users = graph.users(node.id)
     inside = len(users) == 1 and graph[users[0]].op == ADD and _alike(graph[users[0]], node)
@@ -127,7 +133,7 @@ def _sorted_in(graph: Graph, root: Node, node: Node, found: _Sum) -> None:
     single = node.id == root.id or (len(graph.users(node.id)) == 1 and _alike(node, root))
     if isinstance(node.op, ck.Mix) and single and _reads_sums(node):
         found.mixes.setdefault((node.operands[-1], node.op.exclusive), []).append(node)
-    elif isinstance(node.op, ck.GateGradient) and single and _reads_sums(node):
+    elif single and _as_shares(node):
         found.gates.setdefault((node.operands[-1], node.op.exclusive), []).append(node)
     elif isinstance(node.op, ck.Sums) and single and node.op.reverse != node.op.exclusive:
         found.summed.append(node)

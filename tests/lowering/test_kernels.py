@@ -21,6 +21,8 @@ from archc.tile.compose import Composer
 from archc.tile.language import For, Program, Value, statements
 from tests.lowering.launches import OTHERS, launch, lowered_kernels, plans
 
+OWN = Path(__file__).parents[1] / "backends/triton/recurrences"
+
 SPECS = (
     "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
     "linear_attention_simple", "mamba", "mamba2", "mesa", "mlstm", "mom", "retention",
@@ -31,8 +33,12 @@ SPECS = (
 
 @pytest.mark.parametrize(
     ("spec", "fused", "tokens"),
-    [*((spec, True, 37) for spec in SPECS), ("mom", False, 37), ("gated_delta_product", True, 32)],
-)
+    [
+        *((spec, True, 37) for spec in SPECS),
+        ("mom", False, 37), ("gated_delta_product", True, 32),
+        (str(OWN / "signed_channels.arch"), True, 37),
+    ],
+)  # fmt: skip
 def test_every_kernel_stores_what_its_graph_means(spec: str, fused: bool, tokens: int) -> None:
     """`mom` also as the memory alone: half of its tokens are holes, which write with weight 0. Of
     32 tokens every chunk is full."""

@@ -107,7 +107,8 @@ class Gram(ChunkOp):
     least one of the dims summed. `anchor` says how exponents are made: "halves" sums gates from the
     border between the halves of a binary tree of the rows, where no exponent is above 0 for gates
     up to 1: an underflow means that the product is 0 as well. "sums" takes differences: in place of
-    g the operand is Sums of it (kernels, where they lie in memory).
+    g the operand is Sums of it (kernels, where they lie in memory). `signed`: g is the log of the
+    size of a gate that may be 0, and the gradient of g will be divided by that.
     """
 
     held = "scores"
@@ -117,6 +118,7 @@ class Gram(ChunkOp):
     strict: bool = False
     exclusive: bool = False
     anchor: str = "halves"
+    signed: bool = False
 
     def typed(self, types: Types) -> Type:
         for type in types:
@@ -145,12 +147,12 @@ class Gram(ChunkOp):
         left, right, gate = node.operands
         kept = (self.row, self.col.name, self.strict, self.exclusive)
         d = b.full(d, [node.type.axis(self.row), self.col])
-        to_left = Mix(*kept, anchor=self.anchor)
-        to_right = Mix(*kept, transpose=True, anchor=self.anchor)
+        to_left = Mix(*kept, anchor=self.anchor, signed=self.signed)
+        to_right = replace(to_left, transpose=True)
         return [
             _narrow(b, b.add(to_left, d, right, gate), left),
             _narrow(b, b.add(to_right, d, left, gate), right),
-            b.add(GateGradient(*kept, self.anchor), d, left, right, gate),
+            b.add(GateGradient(*kept, self.anchor, self.signed), d, left, right, gate),
         ]
 
 
@@ -168,6 +170,7 @@ class Mix(ChunkOp):
     exclusive: bool = False
     transpose: bool = False
     anchor: str = "halves"
+    signed: bool = False
 
     def typed(self, types: Types) -> Type:
         weights, value, gate = types
@@ -195,13 +198,14 @@ class Mix(ChunkOp):
         `transpose` the roles of do and b are exchanged."""
         weights, value, gate = node.operands
         axes, flags = b.type(weights), (self.strict, self.exclusive)
+        ends = self.anchor, self.signed
         d = b.full(d, [node.type.axis(self.row)])
         left, right = (value, d) if self.transpose else (d, value)
         every = dict.fromkeys((*b.names(left), *b.names(right), *b.names(gate)))
         over = tuple(name for name in every if name not in axes.names)
-        to_weights = Gram(over, self.row, axes.axis(self.col), *flags, self.anchor)
+        to_weights = Gram(over, self.row, axes.axis(self.col), *flags, *ends)
         to_value = replace(self, transpose=not self.transpose)
-        to_gate = GateGradient(self.row, self.col, *flags, self.anchor)
+        to_gate = GateGradient(self.row, self.col, *flags, *ends)
         return [
             b.add(to_weights, left, right, gate),
             _narrow(b, b.add(to_value, weights, d, gate), value),
@@ -221,6 +225,7 @@ class GateGradient(MadeByGradients):
     strict: bool = False
     exclusive: bool = False
     anchor: str = "halves"
+    signed: bool = False
 
     def typed(self, types: Types) -> Type:
         return types[3]

@@ -8,7 +8,6 @@ once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
@@ -23,8 +22,9 @@ from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.sizes import Number, evaluate
 from archc.numerics.constants import number_interval
-from archc.numerics.logs import NoLog, growth, log_of
+from archc.numerics.logs import NoLog, log_of
 from archc.numerics.propagation import intervals
+from archc.numerics.signed import log_and_sign
 from archc.recurrence.affine.atoms import Table
 from archc.recurrence.affine.axis_roles import factored, read_apart
 from archc.recurrence.affine.build import build
@@ -52,6 +52,7 @@ from archc.recurrence.analysis.sums_apart import reads_apart
 from archc.recurrence.chunk.by_law import by_law, in_order, remark
 from archc.recurrence.chunk.conjugate import conjugate, turned
 from archc.recurrence.chunk.coupled import coupled, dense, spun
+from archc.recurrence.chunk.decays import check_log
 from archc.recurrence.chunk.derived import Derived, Kept, NotChunked
 from archc.recurrence.chunk.frame import frame_of, input_of
 from archc.recurrence.chunk.implicit import System, systems
@@ -71,11 +72,6 @@ from archc.recurrence.chunk.turned_matrices import TurnedForm
 
 MOST_OF_TOKEN = ck.MOST_ROWS // ck.FEWEST_TOKENS
 """Rows that a token may have: with more, kernels have no room for the shortest chunks."""
-
-SIGNED = (
-    "a decay that may be negative is in chunks as a number for each head; with keys of length 1,"
-    " `beta` up to 2 makes a correction that turns signs"
-)
 
 
 def derive(
@@ -338,14 +334,17 @@ class Derivation:
         solves = {each.state: self._systems(form, each) for each in form.forms}
         for each in form.forms:
             self._check_reads(form, each, solves[each.state])
+        count = range(len(form.forms[0].steps))
         try:
-            steps = [self._token_step(form, p) for p in range(len(form.forms[0].steps))]
-        except NotChunked:
+            steps = [self._token_step(form, p) for p in count]
+        except NotChunked as refused:
             numbers = None if any(solves.values()) else by_numbers(form)
-            if numbers is None:
+            if numbers is not None:
+                self.linked(numbers)
+                return
+            if any(solves.values()):
                 raise
-            self.linked(numbers)
-            return
+            steps = [self._token_step(form, p, refused) for p in count]
         states = [self.states[each.state] for each in form.forms]
         turns = {e.state: (e.key[0], e.value[0]) for e in form.forms if solves[e.state]}
 
@@ -493,37 +492,41 @@ class Derivation:
                     f"`{name}` is read along other axes than its updates sum over", "", read.node
                 )
 
-    def _token_step(self, form: NormalForm, p: int) -> TokenStep:
-        """One micro-step along tokens."""
+    def _token_step(self, form: NormalForm, p: int, refused: NotChunked | None = None) -> TokenStep:
+        """One micro-step along tokens; `refused`: why it has no logarithms of its gates, which may
+        be 0 or negative, then."""
         steps = [each.steps[p] for each in form.forms]
         terms = []
         for m, term in enumerate(steps[0].terms):
             rows = tuple(self._some(form, step.terms[m].c) for step in steps)
             w = self._some(form, term.w)
             terms.append(TokenTerm(self._value(form, term.x), rows, w, term.after))
-        gates = (self._log(form, steps[0].key), self._log(form, steps[0].value))
-        return TokenStep(*gates, tuple(terms), steps[0].rank)
+        value, rank = self._log(form, steps[0].value), steps[0].rank
+        if refused is None:
+            return TokenStep(self._log(form, steps[0].key), value, tuple(terms), rank)
+        key = self._log_and_sign(form, steps[0].key)
+        if key is None or rank is not None:
+            raise refused
+        return TokenStep(key[0], value, tuple(terms), None, True, key[1])
+
+    def _log_and_sign(
+        self, form: NormalForm, gate: sympy.Expr
+    ) -> tuple[int | None, int | None] | None:
+        """The logarithm of the size of a decay along tokens, and how many of its factors are below
+        0 (None: none is, or for the first a decay of 1); None where it may be more than 1."""
+        if gate == 1:
+            return None, None
+        graph = self.frame.graph
+        id = self._value(form, factored(Table(form.atoms), gate))
+        found = log_and_sign(graph, id, intervals(graph, self.known))
+        return None if isinstance(found, NoLog) else found
 
     def _log(self, form: NormalForm, gate: sympy.Expr) -> int | None:
         """The logarithm of a decay along tokens; None for a decay of 1."""
         if gate == 1:
             return None
         gate = factored(Table(form.atoms), gate)
-        states = " and ".join(f"`{name}`" for name in form.states)
-        body = self.body.copy()  # where a stabiliser is still a maximum that gates are held against
-        inside = build(body, gate, form, {node.id: node.id for node in body})
-        log = log_of(body, inside, intervals(body, self.known))
-        if isinstance(log, NoLog):
-            reason = f"the decay of {states} has no logarithm: {log.reason}"
-            low = intervals(body, self.known)[inside].low
-            help = SIGNED if -math.inf < low < 0 else ""
-            raise NotChunked(reason, help, self._node_of(form, gate), "E0602")
-        if not growth(body, log, intervals(body, self.known)).never:
-            raise NotChunked(
-                f"{states} may grow: the decay is not known to be at most 1",
-                "write the decay as exp(-softplus(..)), sigmoid(..) or another value in [0, 1]",
-                self._node_of(form, gate), "E0602",
-            )  # fmt: skip
+        check_log(self.body, self.known, form, gate, self._node_of(form, gate))
         graph = self.frame.graph
         found = log_of(graph, self._value(form, gate), intervals(graph, self.known))
         assert not isinstance(found, NoLog), "the body has a logarithm"

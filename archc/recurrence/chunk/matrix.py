@@ -48,13 +48,17 @@ class TokenTerm:
 @dataclass(frozen=True)
 class TokenStep:
     """A micro-step as values along tokens: the log gates of the key side and of the value side
-    (None: no decay), the terms, and the axis of their values that they have a row for each entry
-    of."""
+    (None: no decay), the terms, the axis of their values that they have a row for each entry of,
+    whether gates of the key side may be 0 (`signed`), and, where they may be negative, how many of
+    their factors are: what is read and written has the sign of their product, and the log gates are
+    those of their sizes."""
 
     key: int | None
     value: int | None
     terms: tuple[TokenTerm, ...]
     rank: Axis | None = None
+    signed: bool = False
+    below: int | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,8 @@ class MatrixForm:
         gates = {p: self._early_gate(step, early) for p, step in enumerate(steps)}
         self.key_gate = self._lay(gates)
         self.value_gate = self._lay({p: step.value for p, step in enumerate(steps)})
+        self.signed = any(step.signed for step in steps)
+        self.below = self._lay({p: step.below for p, step in enumerate(steps)})
         self.slots = self._slots(steps)
         self.grams: dict[tuple[int, int, bool, bool], int] = {}
         self._carry()
@@ -150,14 +156,32 @@ class MatrixForm:
 
     def _slot(self, group: Mapping[int, TokenTerm]) -> Slot:
         """One slot in chunks."""
+        after = next(iter(group.values())).after
         x = self._lay({p: self.frame.full(t.x, self.keys) for p, t in group.items()})
+        x = self.frame.times(x, self._sign())
         assert x is not None, "a term writes somewhere"
         rows = tuple(
             self._lay({p: term.rows[k] for p, term in group.items()})
             for k in range(len(self.states))
         )
         w = self._lay({p: term.w for p, term in group.items()})
-        return Slot(x, rows, w, next(iter(group.values())).after)
+        w = w if w is None else self.frame.times(w, self._sign(exclusive=not after))
+        return Slot(x, rows, w, after)
+
+    def _sign(self, exclusive: bool = False) -> int | None:
+        """The sign of the gates of the key side up to each row (None: none is negative)."""
+        if self.below is None:
+            return None
+        frame = self.frame
+        count = frame.add(ck.Sums(frame.row.name), self.below)
+        count = frame.fn("sub", count, self.below) if exclusive else count
+        odd = frame.fn("mod", count, frame.number(2))
+        return frame.fn("sub", frame.number(1), frame.fn("mul", frame.number(2), odd))
+
+    def _whole_sign(self) -> int | None:
+        """The same of all gates of the chunk."""
+        sign = self._sign()
+        return None if sign is None else self.frame.last(sign)
 
     # --- between rows ---
 
@@ -175,7 +199,8 @@ class MatrixForm:
         frame = self.frame
         row, col = frame.row.name, frame.col
         if gate is not None and frame.has(gate, over):
-            return frame.add(ck.Gram(over, row, col, strict, exclusive), a, b, gate)
+            op = ck.Gram(over, row, col, strict, exclusive, signed=self.signed)
+            return frame.add(op, a, b, gate)
         dots = frame.product(a, frame.renamed(b, {row: col}), over)
         if gate is None:
             kept = frame.before(strict or exclusive)
@@ -194,7 +219,8 @@ class MatrixForm:
         if all(axis.kind != "dim" or axis.name in frame.outer for axis in self._beside_rows(gate)):
             spans = frame.add(ck.Spans(row, frame.col, strict, exclusive), gate)
             return self._times(frame.fn("mul", weights, frame.fn("exp", spans)), rows)
-        return frame.add(ck.Mix(row, col, strict, exclusive), weights, rows, gate)
+        op = ck.Mix(row, col, strict, exclusive, signed=self.signed)
+        return frame.add(op, weights, rows, gate)
 
     def _beside_rows(self, id: int) -> list[Axis]:
         """The axes of a value of rows, but for the rows."""
@@ -304,7 +330,7 @@ class MatrixForm:
         captured: dict[str, int] = {}
         for u, slot in enumerate(unknown):
             captured[f"W{u}"] = solved[u]
-            captured[f"X{u}"] = self._until_end(slot.x, self.key_gate)
+            captured[f"X{u}"] = self._ended_along_keys(slot)
         for k in range(len(self.states)):
             for u in range(len(unknown)):
                 free = self._free(unknown, inverse[u], k)
@@ -315,7 +341,10 @@ class MatrixForm:
                 captured[f"write.{k}"] = written
         for name, gate in (("key", self.key_gate), ("value", self.value_gate)):
             if gate is not None:
-                captured[f"{name} decay"] = frame.last(frame.sums(gate))
+                sign = self._whole_sign() if name == "key" else None
+                decay = frame.times(frame.last(frame.sums(gate)), sign)
+                assert decay is not None, "a state decays"
+                captured[f"{name} decay"] = decay
         if unknown and self.value_gate is not None:
             captured[SO_FAR] = frame.sums(self.value_gate)
             captured[TO_COME] = frame.sums(self.value_gate, reverse=True, exclusive=True)
@@ -355,13 +384,19 @@ class MatrixForm:
             return x
         return self.frame.fn("mul", x, self.frame.sums(gate, reverse=True, exclusive=True))
 
+    def _ended_along_keys(self, slot: Slot) -> int:
+        """What a slot writes along the keys, as it is left after the chunk."""
+        ended = self.frame.times(self._until_end(slot.x, self.key_gate), self._whole_sign())
+        assert ended is not None, "a term writes somewhere"
+        return ended
+
     def _written_by_known(self, k: int) -> int | None:
         """The writes into state k, as they are after the chunk, of slots that read nothing."""
         frame, parts = self.frame, []
         for slot in self.slots:
             row = slot.rows[k]
             if slot.w is None and row is not None:
-                x = self._until_end(slot.x, self.key_gate)
+                x = self._ended_along_keys(slot)
                 parts.append(
                     frame.product(x, self._until_end(row, self.value_gate), (frame.row.name,))
                 )
@@ -403,6 +438,7 @@ class MatrixForm:
     def read(self, k: int, query: int, when: str) -> int:
         """The reads of state k by rows, summed over the key axes: a value of rows."""
         exclusive, strict = when == BEFORE, when != WRITTEN
+        query = self.frame.times(query, self._sign(exclusive)) or query
         parts = [self._read_start(k, query, self.key_names, when)]
         for slot, rows in zip(self.slots, self.rows, strict=True):
             written = rows[k]
@@ -438,7 +474,8 @@ class MatrixForm:
                 full = self.frame.full(written, own)
                 weights = self._scores(over, self.value_gate, query, full, strict, exclusive)
                 parts.append(self._apply(weights, slot.x, self.key_gate, strict, exclusive))
-        return self._sum(parts)
+        total = self._sum(parts)
+        return self.frame.times(total, self._sign(exclusive)) or total
 
     def _read_start(self, k: int, query: int, over: Collection[str], when: str) -> int:
         """The values that rows read of the state before the chunk, summed over one side's axes."""

@@ -51,7 +51,10 @@ def warnings(gate: str, args: str = "", said: str = "", decay: str = "f") -> tup
             "f = sigmoid(x @ W) * share",
         ),
         ("f = 2 * sigmoid(x @ W)", "", "", "chunk: bound f <= 1", "f = 2 * sigmoid(x @ W)"),
-        ("f = tanh(x @ W)", "", "", "chunk: bound f > 0, bound f <= 1", "f = tanh(x @ W)"),
+        (
+            "f = 1.5 * tanh(x @ W)", "", "", "chunk: bound f > 0, bound f <= 1",
+            "f = 1.5 * tanh(x @ W)",
+        ),
         ("f = a", "", "", "chunk: bound a > 0, bound a <= 1", "a[H, K]"),
         ("f = exp(g)", "", "", "chunk: bound g <= 0", "g[H, K]"),
         ("f = exp(A)", "", "", "chunk: bound A <= 0", "A[H, K]"),
