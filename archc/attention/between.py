@@ -342,7 +342,7 @@ def _by_heads(source: Source) -> Source:
 
 def rows_of_token(ranks: int) -> int:
     """The rows of U and W that a token has: a power of two, of which some may be 0."""
-    return 1 << (ranks - 1).bit_length()
+    return 1 << max(0, ranks - 1).bit_length()
 
 
 def _unused(name: str, names: set[str]) -> str:

@@ -209,6 +209,22 @@ def padded(x: Tensor, tokens: int) -> Tensor:
     return torch.cat([x, x.new_zeros((x.shape[0], tokens - x.shape[1], *x.shape[2:]))], 1)
 
 
+def of_all_readers(given: Given) -> tuple[Given, int]:
+    """The inputs with a reader for each token that is read, of which those in front are 0, and how
+    many of these are: where readers are the last tokens of a sequence."""
+    missing = given.sources[given.values].shape[1] - given.sources[given.ends[0]].shape[1]
+    if not missing:
+        return given, 0
+    pairs = zip(given.sources, given.roles, strict=True)
+    sources = [in_front(x, missing) if role == "reader" else x for x, role in pairs]
+    return given._replace(sources=sources), missing
+
+
+def in_front(x: Tensor, missing: int) -> Tensor:
+    """[B, T, ...] behind so many more tokens, which are 0."""
+    return torch.cat([x.new_zeros((x.shape[0], missing, *x.shape[2:])), x], 1)
+
+
 # --- the tree ------------------------------------------------------------------------------------
 
 
@@ -277,6 +293,7 @@ def between_forward(
     """o [B, T, heads ..., V], and the log of the sum of weights [B, heads ..., T] in float32: the
     smallest spans by the kernel `inside`, what is in spans before by `near` of the first levels at
     once, and by `across` of others; `moves` as those of a tree."""
+    given, missing = of_all_readers(given)
     first, last = given.sources[given.ends[0]], given.sources[given.values].shape[-1]
     (B, T), heads = first.shape[:2], first.shape[2:-1]
     wide = torch.promote_types(first.dtype, torch.float32)
@@ -289,7 +306,7 @@ def between_forward(
         add_values(tree, (inside, near, across), share.of(o), share.of(sums), share.of(lse, 1))
         del tree
     lse.masked_fill_(lse == -torch.inf, 0.0)
-    return o[:, :T].contiguous(), lse[..., :T].contiguous()
+    return o[:, missing:T].contiguous(), lse[..., missing:T].contiguous()
 
 
 def add_values(
@@ -432,6 +449,10 @@ def between_backward(
     and of w, one outer product after the other. `moves` as those of a tree, which keep rows that
     change; `of_moves` their gradients, of borders and of a level; `inside` and `across` kernels of
     readers and of tokens read."""
+    given, missing = of_all_readers(given)
+    if missing:
+        d_o, o = in_front(d_o, missing), in_front(o, missing)
+        lse = F.pad(lse, (missing, 0), value=torch.inf)  # of no weights
     room = room_of(given, learned, lse.dtype)
     for share in shares_of(given):
         tree = Tree(Moves(*moves), share.given(given))
@@ -442,7 +463,11 @@ def between_backward(
         ends = [share.of(x) for x in room.ends]
         room.take(share, slopes_inside(of_moves[0], inside, tree, slopes, arriving, ends))
         del tree, slopes, arriving, known  # before there are those of others
-    return room.given(given, learned)
+    found = room.given(given, learned)
+    for i, place in enumerate(learned):
+        if missing and given.roles[place] == "reader":
+            found[i] = found[i][:, missing:] if given.vectors[place] else found[i][..., missing:]
+    return found
 
 
 def slopes_across(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from archc.backends.eager.file import File
-from archc.backends.triton.fold_op import WIDE, FoldOp, Make
+from archc.backends.triton.fold_op import FoldOp, Make
 from archc.backends.triton.program_launch import ProgramLaunch, write_program
 from archc.backends.writer import Writer
 
@@ -22,8 +22,10 @@ from archc.lowering.attention_spans import (
     span_readers,
     span_tokens,
 )  # fmt: skip
+from archc.lowering.gate_levels import climb as climb_gates
+from archc.lowering.gate_levels import descend as descend_gates
 from archc.lowering.span_borders import borders, of_borders
-from archc.lowering.span_gates import gates, of_gates
+from archc.lowering.span_gates import PARTS, gates, of_gates, sums_of_gates
 from archc.lowering.span_levels import climb, descend, join
 from archc.tile.language import Program
 
@@ -136,17 +138,26 @@ class BetweenOp(FoldOp):
         constants, warps = {"IO": "q.dtype"}, "" if gradient else "span_warps(q.dtype)"
         if self.between.gate is not None:
             program, warps = (of_gates if gradient else gates)(name), ""
+            if gradient:
+                self._sums_of_gates()
         else:
             make = of_borders if gradient else borders
             program = make(rows_of_token(len(ranks)), ranks[0].u.dim is None, name)
             constants |= {"SOLVE": "solve_of(q.dtype)"}
         self._launching(program, doc, [], sizes, constants, warps)
 
+    def _sums_of_gates(self) -> None:
+        """The function that launches the kernel of sums over the tokens of spans."""
+        sizes = {"B": "d_gate.shape[0]", "N_H": "d_gate.shape[2]", "N_K": "d_gate.shape[3]"}
+        doc = "Launch the kernel of gradients of gates, from those of tokens."
+        self._launching(sums_of_gates(f"{self.title}_sums_kernel"), doc, [], sizes, {}, "")
+
     def _level(self, program: Program, doc: str, few: bool = False) -> None:
         """The function that launches a kernel of a level, of `few` warps where that is enough."""
-        sizes = {"B": "matrices.shape[0]", "N_H": "matrices.shape[1]", "N_K": "matrices.shape[4]"}
-        constants = {"IO": "matrices.dtype", "BLOCK_T": "level_rows(size, matrices.dtype)"}
-        warps = "span_warps(matrices.dtype)" if few else ""
+        sizes = {"B": "matrices.shape[0]", "N_H": "matrices.shape[1]", "N_K": "matrices.shape[-1]"}
+        rows = next((b.name for b in program.buffers if b.dtype == "IO"), "matrices")
+        constants = {"IO": f"{rows}.dtype", "BLOCK_T": f"level_rows(size, {rows}.dtype)"}
+        warps = f"span_warps({rows}.dtype)" if few else ""
         self._launching(program, doc, ["size"], sizes | {"SIZE": "size"}, constants, warps)
 
     def _launching(
@@ -160,37 +171,33 @@ class BetweenOp(FoldOp):
         writer = Writer().define(title, [*names, "tokens", *more], [doc])
         sizes["T"] = "tokens"
         constants |= {"PRECISION": '"tf32x3"'} if "PRECISION" in program.constants else {}
-        constants["BLOCK_K"] = f"block_of({sizes['N_K']})"
+        constants.setdefault("BLOCK_K", f"block_of({sizes['N_K']})")
         launch = ProgramLaunch({name: name for name in names}, sizes, constants, warps=warps)
         write_program(self.file, writer, program, launch)
         self.file.sections.append(writer.text())
 
     def _levels(self, learned: bool) -> None:
-        """The functions of the kernels of a level: with gradients, if anything is `learned`. Of
-        gates they are in the runtime."""
-        if self.between.gate is not None:
-            return
+        """The functions of the kernels of a level: with gradients, if anything is `learned`."""
+        gated = self.between.gate is not None
+        rows, back = (climb_gates, descend_gates) if gated else (climb, descend)
         doc = "Launch the kernel of q and k at the borders of spans of twice the length."
-        self._level(climb(f"{self.title}_climb_kernel"), doc, True)
-        self._level(join(f"{self.title}_join_kernel"), "Launch the kernel of their matrices.")
+        self._level(rows(f"{self.title}_climb_kernel"), doc, True)
+        if not gated:
+            self._level(join(f"{self.title}_join_kernel"), "Launch the kernel of their matrices.")
         doc = f"{doc[:-1]}, which keeps what changes."
-        self._level(climb(f"{self.title}_climb_keeping_kernel", keeps=True), doc, True)
+        self._level(rows(f"{self.title}_climb_keeping_kernel", keeps=True), doc, True)
         if learned:
             doc = "Launch the kernel of the gradients of a level, from those of the next."
-            self._level(descend(f"{self.title}_descend_kernel"), doc)
+            self._level(back(f"{self.title}_descend_kernel"), doc)
 
     def _moves(self, *names: str) -> str:
-        """Functions of kernels, by their short names; between levels those of gates."""
-        found = [f"{self.title}_{name}" for name in names]
+        """Functions of kernels, by their short names; some of gates are in the runtime."""
+        found = {name: f"{self.title}_{name}" for name in names}
         if self.between.gate is not None:
-            known = {"climb": "climb_gates", "join": "join_gates", "descend": "descend_gates",
-                     "climb_keeping": "climb_gates_keeping"}  # fmt: skip
-            found = [known.get(name, own) for name, own in zip(names, found, strict=True)]
-        return f"({', '.join(found)})"
-
-    def _dtype(self, source: Source) -> str:
-        """The dtype of a vector in kernels: of logarithms of gates, of which many add up, more."""
-        return WIDE if source == self.between.gate else super()._dtype(source)
+            kernels = f"{found.get('of_borders')}, {self.title}_sums"
+            own = {"join": "join_gates", "of_borders": f"back_of_gates({kernels}, {PARTS})"}
+            found |= {name: text for name, text in own.items() if name in found}
+        return f"({', '.join(found.values())})"
 
     def _slots(self) -> dict[str, str]:
         """The gradient of each source that has one, and of what ranks are made of."""

@@ -153,8 +153,7 @@ class FoldFunction(AttendFunction):
         if self.op.decode is not None:
             tests.append(f"{readers} >= {FEW}")
         if self.trees:
-            tests += [f"{readers} >= {FEW}", f"{readers} == {self._tokens_read()}"]
-            tests.append(f"has_span_room({tensors[0]})")
+            tests += [f"{readers} >= {FEW}", f"has_span_room({tensors[0]})"]
         if any(fold.slopes is None for fold in self.folds):
             tests.append(f"not {learns}")
         elif self.op.decode is None and not self.trees:
@@ -187,14 +186,6 @@ class FoldFunction(AttendFunction):
         return any(
             isinstance(graph[id].op, ir.Input) and self.body.value(id).kind == TOTAL for id in seen
         )
-
-    def _tokens_read(self) -> str:
-        """How many tokens are read, as the caller knows it."""
-        op = self.op
-        read = next(n for n, role in op.captures
-                    if role == "read" and op.source in self.values[n].layout)  # fmt: skip
-        place = self.values[read].layout.index(op.source)
-        return f"{self.values[read].text.at(ATOM)}.shape[{place}]"
 
 
 def taking_borders(folds: Sequence[WeightedSum | Between]) -> dict[int, tuple[int, ...]]:
@@ -369,10 +360,11 @@ def told(attend: ir.Attend, node: Node, fold: Found) -> str:
         return f"{pieces}: {fold.reason}"
     if isinstance(fold, Between):
         shortest = SPAN // rows_of_token(len(fold.ranks))
+        between = "gates by channel" if fold.gate is not None else "matrices"
         return (
             f"a fold over spans of `{attend.read.name}` in a tree, softmax of a score through "
-            f"matrices of the tokens between, joined from {shortest} tokens on; of a part of a "
-            f"sequence{_unlearned(fold.whole)}, all pairs at once"
+            f"{between} of the tokens between, joined from {shortest} tokens on"
+            f"{_unlearned(fold.whole)}"
         )
     what = "softmax of a score" if fold.softmax else "weights as they are"
     what += ", times a factor of the pair" * fold.multiplied

@@ -55,7 +55,7 @@ SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
     "path_fox": (
         {**dict.fromkeys("qkvw", (1, 270, 2, 20)), **dict.fromkeys(("beta", "f"), (1, 270, 2))}, {},
     ),
-    "channels": (dict.fromkeys("qkvg", (2, 150, 2, 20)), {}),
+    "channels": ({"q": (2, 70, 2, 20), **dict.fromkeys("kvg", (2, 150, 2, 20))}, {}),
     "totals": ({"q": (2, 70, 4, 20), "k": (2, 81, 2, 20), "v": (2, 81, 2, 24)}, {}),
     "totals, few": ({"q": (2, 3, 4, 20), "k": (2, 200, 2, 20), "v": (2, 200, 2, 24)}, {}),
     "totals, packed": (dict.fromkeys("qkv", (1, 40, 2, 20)), {}),

@@ -26,8 +26,10 @@ from archc.lowering.attention_spans import (
     span_readers,
     span_tokens,
 )
+from archc.lowering.gate_levels import climb as climb_gates
+from archc.lowering.gate_levels import descend as descend_gates
 from archc.lowering.span_borders import borders, of_borders
-from archc.lowering.span_gates import gates, of_gates
+from archc.lowering.span_gates import PARTS, gates, of_gates, sums_of_gates
 from archc.lowering.span_levels import climb, descend, join
 from archc.runtime import between as between_module
 from archc.runtime.between import (
@@ -40,7 +42,7 @@ from archc.runtime.between import (
     each_head,
     parts_of,
 )
-from archc.runtime.gated import climb_gates, climb_gates_keeping, descend_gates, join_gates
+from archc.runtime.gated import back_of_gates, join_gates
 from archc.tile.interpreter import run
 from archc.tile.language import Program
 from archc.tile.verifier import verify
@@ -243,7 +245,7 @@ def borders_of(program: Program) -> Callable:
     def launch(*given: Any) -> None:
         *tensors, tokens = given
         buffers = dict(zip([b.name for b in program.buffers], tensors, strict=True))
-        B, _, h, K = tensors[0].shape
+        B, _, h, K = buffers.get("q", tensors[-1]).shape
         sizes = {"B": B, "N_H": h, "N_K": K, "T": tokens}
         block = max(16, 1 << (K - 1).bit_length())
         constants = {"IO": "f64", "PRECISION": "ieee", "SOLVE": "f32", "BLOCK_K": block}
@@ -259,7 +261,7 @@ def level_of(program: Program) -> Callable:
     def launch(*given: Any) -> None:
         *tensors, tokens, size = given
         buffers = dict(zip([b.name for b in program.buffers], tensors, strict=True))
-        B, h, _, K, _ = tensors[0].shape
+        (B, h, *_), K = tensors[0].shape, tensors[0].shape[-1]
         sizes = {"B": B, "N_H": h, "N_K": K, "T": tokens, "SIZE": size}
         block = max(16, 1 << (K - 1).bit_length())
         rows = {"BLOCK_T": min(size, 64), "BLOCK_K": block}
@@ -271,7 +273,8 @@ def level_of(program: Program) -> Callable:
 def moves_of(between: Between) -> tuple[Callable, ...]:
     """The functions of the kernels of a tree."""
     if between.gate is not None:
-        return borders_of(gates()), climb_gates, join_gates, climb_gates_keeping
+        rows, keeping = (level_of(climb_gates(keeps=keeps)) for keeps in (False, True))
+        return borders_of(gates()), rows, join_gates, keeping
     levels = (climb(), join(), climb(keeps=True))
     return (borders_of(_of_ranks(between, borders)), *map(level_of, levels))
 
@@ -279,7 +282,8 @@ def moves_of(between: Between) -> tuple[Callable, ...]:
 def back_of(between: Between) -> tuple[Callable, Callable]:
     """The functions of the kernels of its gradients: of borders, and of a level."""
     if between.gate is not None:
-        return borders_of(of_gates()), descend_gates
+        tokens, sums = borders_of(of_gates()), borders_of(sums_of_gates())
+        return back_of_gates(tokens, sums, PARTS), level_of(descend_gates())
     return borders_of(_of_ranks(between, of_borders)), level_of(descend())
 
 
@@ -328,6 +332,40 @@ def test_gates_by_channel(name: str):
     score, more = BY_CHANNEL[name]
     grouped = {"H": 4, "G": 2} if "groups" in more else {}
     check(name, 1, (gated(score, **more), 130, {"n": 90, "R": 5} | grouped))
+
+
+@pytest.mark.parametrize("name", ["channels", "gates", "window, sink"])
+def test_readers_that_go_on_after_others(name: str):
+    """The last readers alone, as where others do not learn."""
+    text, _, sizes = (gated(CHANNELS), 0, {}) if name == "channels" else KINDS[name]
+    between, attend = between_of(text), pair_of(text)
+    known: dict[str, float] = {"T#": 130, "T_seen#": 130, "batch": 2, "H": 2, "K": 6, "V": 5}
+    known |= sizes
+    case = FoldTrial(between.whole, attend, known, entering(attend, known, None))
+    whole, moves = given_of(case, between), moves_of(between)
+    first, further = kernels(between, case, {"inside": first_span, "across": another_span})
+    _, near = kernels(between, case, {"inside": first_span, "near": near_spans})
+    pairs = [kernels(between, case, {"a": make, "b": make}) for make in (span_readers, span_tokens)]
+    places = [[s.name for s in between.whole.sources].index(n) for n in between.whole.learned]
+    found = []
+    for before in (0, 80):
+        own = zip(whole.sources, whole.roles, strict=True)
+        sources = [x[:, before:] if role == "reader" else x for x, role in own]
+        given = whole._replace(sources=sources)
+        o, lse = between_forward(moves, first, near, further, given)
+        d_o = torch.ones_like(o)
+        d_o[:, : 80 - before] = 0
+        inside, across = zip(*pairs, strict=True)
+        down = back_of(between)
+        back = between_backward(moves, down, inside, across, places, given, d_o, o, lse)
+        found.append([o, *back])
+    roles = ["reader", *(whole.roles[place] for place in places)]
+    vectors = [True, *(whole.vectors[place] for place in places)]
+    rest = len(found[0]) - len(roles)
+    kinds = zip([*roles, *["path"] * rest], [*vectors, *[True] * rest], strict=True)
+    for x, y, (role, vector) in zip(*found, kinds, strict=True):
+        wanted = x if role != "reader" else x[:, 80:] if vector else x[..., 80:]
+        assert wanted.shape == y.shape and (wanted - y).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("T", [1, 15, 63, 200, 330])
