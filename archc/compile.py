@@ -61,6 +61,7 @@ from archc.schedule.inner import inner_sums
 from archc.schedule.joint_pairs import with_joint_pairs
 from archc.schedule.known_totals import known_totals
 from archc.schedule.late_pairs import of_pairs, with_late_pairs
+from archc.schedule.near_rows import with_common_decays, with_near_rows
 from archc.schedule.outer import with_sums_of_rows, without_outer_sums
 from archc.schedule.part_scales import with_scales_of_parts
 from archc.schedule.partition import partition
@@ -214,7 +215,8 @@ def prepared(graph: Graph, heads: Collection[str]) -> Graph:
     graph = with_sums_of_rows(without_outer_sums(without_rises(graph), heads), heads)
     graph = with_joint_pairs(with_sums(with_sums_of_blocks(graph, heads), heads))
     graph = with_plain_factors(graph, heads, of_pairs(graph, heads))
-    graph = with_late_pairs(with_plain_rows(graph, heads), heads)
+    graph = with_common_decays(with_plain_rows(with_near_rows(graph), heads))
+    graph = with_late_pairs(graph, heads)
     return with_state_products(with_scales_of_parts(graph, heads))
 
 

@@ -33,10 +33,22 @@ from archc.ir.chunk_ops.pairs import (
     GateGradient,
     Gram,
     Mix,
+    NearGram,
     Spans,
     SpansGradient,
 )
-from archc.ir.chunk_ops.rows import LEAST_GATE, Move, Rest, Scan, Sums
+from archc.ir.chunk_ops.rows import (
+    FAR,
+    LEAST_GATE,
+    NEAREST,
+    NEAREST_NARROW,
+    Less,
+    Middle,
+    Move,
+    Rest,
+    Scan,
+    Sums,
+)
 from archc.ir.chunk_ops.stacks import (
     BlockSums,
     Chunks,

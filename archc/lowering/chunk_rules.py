@@ -9,7 +9,17 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.lowering.chunks import at_last, block_sums, chunks, last, result, tokens
 from archc.lowering.paired import paired
-from archc.lowering.rows import differences, move, rest, scan, spans, spans_gradient, sums
+from archc.lowering.rows import (
+    differences,
+    less,
+    middle,
+    move,
+    rest,
+    scan,
+    spans,
+    spans_gradient,
+    sums,
+)
 from archc.lowering.rules import RULES
 from archc.lowering.systems import conjugate, inverse
 
@@ -19,4 +29,5 @@ CHUNK_RULES: dict[type, Callable[..., Any]] = {
     ck.SpansGradient: spans_gradient, ck.Inverse: inverse, ck.Conjugate: conjugate,
     ck.Gram: paired, ck.Mix: paired, ck.MixSum: paired, ck.GateShares: paired,
     ck.GateGradient: paired, ck.BlockSums: block_sums, ck.Rest: rest, ck.Differences: differences,
+    ck.NearGram: paired, ck.Less: less, ck.Middle: middle,
 }  # fmt: skip

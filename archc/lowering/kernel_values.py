@@ -64,7 +64,7 @@ STAGES = "STAGES"
 NUMBERS = Numbers("DOT", "PRECISION", "SUMS", "SOLVE")
 WORDS = frozenset(
     {"CHUNK", "BLOCK", "LEVELS", "DIMS", "STRONG_DIMS", "STAGES", "AGAIN", "RUN", "EVEN", "ALONE"}
-    | {"DOT", "PRECISION", "SUMS", "SOLVE"}
+    | {"NEAR_DIMS"} | {"DOT", "PRECISION", "SUMS", "SOLVE"}
     | {str(symbol) for symbol in VARYING}
 )  # fmt: skip
 """Constants and sizes of kernels, which no size of a spec may be called."""

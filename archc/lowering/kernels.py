@@ -97,7 +97,9 @@ class _Kernel:
         v, made = self.v, alike(before_loops(self.v.k.done()))
         steps = any(n.op.steps for n in self.kernel.graph if isinstance(n.op, ck.Chunks))
         made = made if self.kernel.walk is not None else parts_first(made)
-        program = swept(joined(early(made, self.kernel.walk is not None, several=steps)))
+        sums = any(isinstance(node.op, ck.Middle) for node in made_here(self.kernel))
+        program = early(made, self.kernel.walk is not None, several=steps, tiles=sums)
+        program = swept(joined(program))
         program = replace(program, buffers=tuple(sorted(program.buffers, key=v.is_table)))
         names = {buffer.name: name for name, buffer in v.tensors.items()}
         nodes = {buffer.name: v.nodes[name] for name, buffer in v.tensors.items()}
@@ -432,7 +434,8 @@ def _while_there(kernel: Kernel) -> Iterator[tuple[str, int]]:
     what it is made of need not be held any longer. What is made element by element is in order of
     its names, so that kernels which store the same are the same."""
     graph, made = kernel.graph, made_here(kernel)
-    if all(isinstance(node.op, ir.Elementwise) or len(node.operands) < 2 for node in made):
+    alone = ir.Elementwise | ck.Less
+    if all(isinstance(node.op, alone) or len(node.operands) < 2 for node in made):
         yield from sorted(kernel.stores.items())
         return
     here = {node.id for node in made if ir.is_product(node.op)}

@@ -13,7 +13,7 @@ import sympy
 
 from archc.ir import chunk as ck
 from archc.ir.graph import Node
-from archc.lowering.pairs import Decays, Made, Products, Weighed, grams, mixes
+from archc.lowering.pairs import Decays, Made, Near, Products, Weighed, grams, mixes
 from archc.lowering.values import Index, Padded, Place, Refusal
 from archc.tile.compose import ceil_div, size
 from archc.tile.handle import Tile
@@ -27,6 +27,9 @@ DIMS, DIMS_OF_A_PART = size("DIMS"), 32
 
 STRONG_DIMS = size("STRONG_DIMS")
 """The same where gates are strong: what is done for each pair of rows is then the most."""
+
+NEAR_DIMS, NEAR_OF_A_PART = size("NEAR_DIMS"), 128
+"""The same of rows that are multiplied as they stand."""
 
 PAIRED = (ck.Gram, ck.Mix, ck.GateGradient, ck.JointPairs)
 
@@ -101,6 +104,7 @@ class _Together:
         parts = len(nodes) == len(self.nodes) and not v.is_split(self.axis)
         all_dims = v.size(self.axis.size)
         counts = [ceil_div(all_dims, each) if parts else 1 for each in (DIMS, STRONG_DIMS)]
+        near = self._near(nodes)
 
         def make(part: Tile, strong: bool) -> Made:
             made = self._one_part(nodes, part, parts, STRONG_DIMS if strong else DIMS)
@@ -110,16 +114,46 @@ class _Together:
         rows = v.dim(self.row, self.sums.type.axis(self.row))
         col = Dim(nodes[0].op.col.name, rows.length)
         own = tuple(_has_own(node.op) for node in nodes)
-        ends = self._ends() if parts else None
+        ends = self._ends() if parts and near is None else None
         both = counts[0], counts[1]
         alone = None if v.twice is None else v.twice.again
         products = Products(
-            v.k, rows, col, both, make, own, ends, v.numbers.operand, v.takes_tree, alone
-        )
+            v.k, rows, col, both, make, own, ends, v.numbers.operand, v.takes_tree, alone, near,
+            v.numbers.precision,
+        )  # fmt: skip
         for node, tile in zip(nodes, grams(products), strict=True):
             own_name = tile.along(**{col.name: node.op.col.name})
             v.pairs[node.id] = Padded(own_name, product=True)
         return None
+
+    def _near(self, nodes: Sequence[Node]) -> Near | None:
+        """The rows as they stand, if all are given so."""
+        v = self.v
+        if not all(isinstance(node.op, ck.NearGram) for node in nodes):
+            return None
+        middle = v.value(nodes[0].operands[2])
+        assert isinstance(middle, Padded), "another kernel stored it"
+
+        def rows(part: Tile) -> Sequence[tuple[Tile, Tile]]:
+            with v.inner():
+                v.k.fixed(NEAR_DIMS)
+                v.parts[NEAR_DIMS.name] = self.axis.size
+                v.looped[self.axis.name] = part * NEAR_DIMS, NEAR_DIMS
+                found = [self._as_stored(node) for node in nodes]
+                v.looped.pop(self.axis.name)
+            return found
+
+        tile = v.masked(middle.wide(), (self.axis.name,)).tile
+        return Near(ceil_div(v.size(self.axis.size), NEAR_DIMS), rows, tile)
+
+    def _as_stored(self, node: Node) -> tuple[Tile, Tile]:
+        """The rows of a Gram as they stand in memory, in the dtype of products."""
+        v, found = self.v, []
+        for operand in node.operands[:2]:
+            x = v.stored(operand)
+            assert isinstance(x, Padded), "another kernel stored it"
+            found.append(x.ordered(self.row, self.axis.name).tile.to(v.numbers.operand))
+        return found[0], found[1].along(**{self.row: node.op.col.name})
 
     def _one_part(
         self, nodes: Sequence[Node], part: Tile, parts: bool, length: sympy.Symbol = DIMS
@@ -149,7 +183,7 @@ class _Together:
         """Decays, and the rows of each Gram."""
         products: list[tuple[Tile, Tile]] = []
         for node in nodes:
-            a, b = (self._rows(operand) for operand in node.operands[:2])
+            a, b = (self._rows(operand) for operand in node.operands[-3:-1])
             if isinstance(a, Refusal):
                 return a
             if isinstance(b, Refusal):
@@ -226,9 +260,10 @@ class _Together:
         if self.first.op.exclusive:
             row = v.whole(row_axis).at
             before = at(row - 1, row > 0)
+        there = at if v.is_loaded(self.sums.id) else None
         return Decays(
             v.k, sums.ordered(*labels).tile, self.row, col, v.levels(row_axis), numbers.operand,
-            numbers.precision, before, at, v.takes_tree,
+            numbers.precision, before, there, v.takes_tree,
         )  # fmt: skip
 
 

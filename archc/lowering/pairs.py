@@ -30,15 +30,14 @@ from dataclasses import dataclass
 
 import sympy
 
+from archc.ir.chunk import FAR, NEAREST, NEAREST_NARROW
 from archc.tile.compose import Composer, Length, as_size
 from archc.tile.handle import Tile
 from archc.tile.language import Dim
 
-LIMIT, NARROW_LIMIT = 64.0, 4.0
-"""How large an exponent may be of either sign, in the range of float32 and in that of float16:
-numbers up to 5e10 (1e3) have room above it, and down to 1e-10 (1e-3) all their digits below. Gates
-as layers begin with (a channel forgets at most exp(-1.6) a token) stay below it in chunks of
-64 tokens."""
+LIMIT, NARROW_LIMIT = float(NEAREST), float(NEAREST_NARROW)
+"""How large an exponent may be. Gates as layers begin with (a channel forgets at most exp(-1.6) a
+token) stay below it in chunks of 64 tokens."""
 
 
 def as_hard(hard: Tile) -> Tile:
@@ -92,12 +91,24 @@ each [row, dim]."""
 
 
 @dataclass(frozen=True)
+class Near:
+    """Rows that stand as they are seen from the middle of the chunk: how many parts of the dim
+    there are, what gives later and earlier rows of each product in one of these, [row, dim] in the
+    dtype of products, and the middle of all dims, FAR where rows do not stand so."""
+
+    parts: Length
+    rows: Callable[[Tile], Sequence[tuple[Tile, Tile]]]
+    middle: Tile
+
+
+@dataclass(frozen=True)
 class Products:
     """Grams that share their decays: how many parts of the dim there are, one after the other, of
     moderate gates and of strong ones, what is made of one of these, and of each product whether a
     row is paired with itself too. `ends`: the sums at the middle row and at the last one, of all
     parts, that show at once that gates are too strong for the middle row; `takes_tree` as of
-    Decays, `tree_alone` where that is known before."""
+    Decays, `tree_alone` where that is known before. `near`: rows that are multiplied as they stand
+    in chunks of moderate gates."""
 
     k: Composer
     rows: Dim
@@ -109,6 +120,8 @@ class Products:
     operand: str = "f32"
     takes_tree: Callable[[Tile], Tile] = as_hard
     tree_alone: Tile | None = None
+    near: Near | None = None
+    precision: str = "ieee"
 
 
 @dataclass(frozen=True)
@@ -146,20 +159,45 @@ def grams(p: Products) -> tuple[Tile, ...]:
     """A[i, j] = sum over dim of a[i] exp(span[i, j]) b[j] for j < i (j <= i where a row is paired
     with itself), else 0: a matrix [row, col] for each product. source: `Gram` of
     archc/ir/chunk.py."""
-    k, zeros = p.k, [p.k.full(0.0, p.rows, p.col)] * len(p.own)
+    zeros = [p.k.full(0.0, p.rows, p.col)] * len(p.own)
+    if p.near is not None:
+        return _of_near_rows(p, p.near, zeros)
     if p.parts == (1, 1):
-        d, products = p.make(k.lift(0, "i32"), False)
+        d, products = p.make(p.k.lift(0, "i32"), False)
         add = _added(d, products)
         found = _either(d, add, lambda: add, zeros)
-        itself = _with_itself(d, products, p.own)
-    else:
-        found, itself = _part_by_part(p, zeros)
+        return _below(p, found, _with_itself(d, products, p.own))
+    return _below(p, *_part_by_part(p, zeros))
+
+
+def _below(p: Products, sums: Sequence[Tile], itself: Sequence[Tile]) -> tuple[Tile, ...]:
+    """Matrices of sums below the diagonal, and on it those of rows with themselves."""
+    k, own = p.k, iter(itself)
     i, j = k.iota(p.rows.name, p.rows.length), k.iota(p.col.name, p.col.length)
-    own = iter(itself)
     return tuple(
         k.where(i > j, below, k.where(i.equals(j), next(own), 0.0) if wanted else 0.0)
-        for below, wanted in zip(found, p.own, strict=True)
+        for below, wanted in zip(sums, p.own, strict=True)
     )
+
+
+def _of_near_rows(p: Products, near: Near, zeros: Sequence[Tile]) -> tuple[Tile, ...]:
+    """Products of rows as they stand; of a chunk with others, by the tree."""
+    k, parts = p.k, near.parts
+    if p.tree_alone is not None:
+        parts = k.where(p.tree_alone, 0, k.lift(parts, "i32"))
+    i, j = k.iota(p.rows.name, p.rows.length), k.iota(p.col.name, p.col.length)
+    with k.loop(0, parts, *zeros, index="part") as turn:
+        rows = zip(near.rows(turn.index), turn.carried, strict=True)
+        turn.next(
+            *(a.dot(b, total, precision=p.precision).hinted("scores") for (a, b), total in rows)
+        )
+    hard = (near.middle.max(near.middle.dims[0].name) >= FAR).named("hard")
+    with k.branch(p.takes_tree(hard)) as again:
+        again.give(*_below(p, *_by_tree(p, zeros)))
+    with k.otherwise(again) as easy:
+        seen = zip(turn.results, p.own, strict=True)
+        easy.give(*(k.where(i >= j if own else i > j, product, 0.0) for product, own in seen))
+    return again.results
 
 
 def _part_by_part(p: Products, zeros: Sequence[Tile]) -> tuple[tuple[Tile, ...], Sequence[Tile]]:
@@ -170,7 +208,7 @@ def _part_by_part(p: Products, zeros: Sequence[Tile]) -> tuple[tuple[Tile, ...],
     parts, worst = p.parts[0], none
     if p.ends is not None:
         hard = _beyond(p.ends, p.operand, k).named("hard_ends")
-        beyond = (2 * k.lift(_limit_of(p.operand, k))).hinted("beyond")
+        beyond = (2 * k.lift(limit_of(p.operand, k))).hinted("beyond")
         parts, worst = k.where(hard, 0, k.lift(parts, "i32")), k.where(hard, beyond, none)
     start = *zeros, *[none] * sum(p.own), worst.named("worst")
     if p.tree_alone is not None:
@@ -186,18 +224,25 @@ def _part_by_part(p: Products, zeros: Sequence[Tile]) -> tuple[tuple[Tile, ...],
     done = turn.results[:-1]
     hard = (turn.results[-1].max(p.rows.name) > _limit(d)).named("hard")
     with k.branch(p.takes_tree(hard)) as again:
-        start = *zeros, *[none] * sum(p.own)
-        with k.loop(0, p.parts[1], *start, index="part") as turn:
-            d, products = p.make(turn.index, True)
-            own = _with_itself(d, products, p.own)
-            both = zip(turn.carried[count:], own, strict=True)
-            itself = tuple((x + y).hinted("itself") for x, y in both)
-            add = _added(d, products)
-            turn.next(*_safely(d, add, lambda: add, turn.carried[:count]), *itself)
-        again.give(*turn.results)
+        sums, itself = _by_tree(p, zeros)
+        again.give(*sums, *itself)
     with k.otherwise(again) as easy:
         easy.give(*done)
     return again.results[:count], again.results[count:]
+
+
+def _by_tree(p: Products, zeros: Sequence[Tile]) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
+    """The same where gates are not moderate."""
+    k, count, none = p.k, len(p.own), p.k.full(0.0, p.rows)
+    start = *zeros, *[none] * sum(p.own)
+    with k.loop(0, p.parts[1], *start, index="part") as turn:
+        d, products = p.make(turn.index, True)
+        own = _with_itself(d, products, p.own)
+        both = zip(turn.carried[count:], own, strict=True)
+        itself = tuple((x + y).hinted("itself") for x, y in both)
+        add = _added(d, products)
+        turn.next(*_safely(d, add, lambda: add, turn.carried[:count]), *itself)
+    return turn.results[:count], turn.results[count:]
 
 
 def _with_itself(
@@ -317,7 +362,7 @@ def _beyond(ends: tuple[Tile, Tile], operand: str, k: Composer) -> Tile:
     """Whether the middle row is too far from the first one or from the last one."""
     middle, last = ends
     far = k.apply("max", k.apply("abs", middle), k.apply("abs", last - middle)).to("f32")
-    return far.max(far.dims[0].name) > _limit_of(operand, k)
+    return far.max(far.dims[0].name) > limit_of(operand, k)
 
 
 def _all_at_once(d: Decays) -> tuple[Level, Tile]:
@@ -399,10 +444,10 @@ def _exponents(d: Decays, there: Tile) -> tuple[Tile, Tile]:
 
 def _limit(d: Decays) -> Tile | float:
     """How large an exponent may be, in the range of the operands of products."""
-    return _limit_of(d.operand, d.k)
+    return limit_of(d.operand, d.k)
 
 
-def _limit_of(operand: str, k: Composer) -> Tile | float:
+def limit_of(operand: str, k: Composer) -> Tile | float:
     """The same for a dtype."""
     if operand == "f16":
         return NARROW_LIMIT

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import log
 
 from sympy import Integer
 
+from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.lowering.algebra import counted, masked_at
+from archc.lowering.pairs import limit_of
 from archc.lowering.scans import moved as moved_rows
 from archc.lowering.systems import matrix_scan
 from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
@@ -116,10 +119,50 @@ def rest(v: Values, node: Node, place: Place) -> Made:
     if isinstance(x, Refusal):
         return x
     if isinstance(last, Refusal):
-        chosen = v.whole(axis).at.equals(at_last)
-        last = Padded(v.k.where(chosen, x.tile, v.like(0.0, x.tile)).sum(op.axis))
+        last = Padded(_last(v, x.tile, axis))
     left = v.k.apply("sub", last.tile, x.tile, dims_in=x.labels).to("f32")
     return replace(x, tile=left, stored=False, number=None)
+
+
+def less(v: Values, node: Node, place: Place) -> Made:
+    """Running sums less a number that all rows have, in the dtype of the sums."""
+    operand, other = node.operands
+    axis, last = v.frame.graph[operand].type.axis(node.op.axis), node.op.last
+    refused = None if last else v.not_whole(node, place, axis.name)
+    if refused is not None:
+        return refused
+    whole = {**place, axis.name: v.whole(axis)} if last else place
+    x, by = v.stored(operand, whole), v.value(other, v.part(other, place))
+    if isinstance(x, Refusal):
+        return x
+    if isinstance(by, Refusal):
+        return by
+    number = by.tile.to(x.tile.dtype)
+    if last:
+        x = replace(x, tile=_last(v, x.tile, axis))
+    left = v.k.apply("sub", x.tile, number, dims_in=x.labels).to("f32")
+    return replace(x, tile=left, stored=False, number=None)
+
+
+def middle(v: Values, node: Node, place: Place) -> Made:
+    """Half of the last of running sums, or a number that says that some are far from it."""
+    operand, k = node.operands[0], v.k
+    axis = v.frame.graph[operand].type.axis(node.op.axis)
+    x = v.stored(operand, {**place, axis.name: v.whole(axis)})
+    if isinstance(x, Refusal):
+        return x
+    last = _last(v, x.tile, axis).to("f32")
+    powers = k.apply("floor", last * (0.5 / log(2)) + 0.5)
+    half = v.title(powers * log(2), "half")
+    span = k.apply("abs", k.apply("sub", x.tile, half.to(x.tile.dtype), dims_in=x.labels))
+    near = span.to("f32").max(axis.name) <= limit_of(v.numbers.operand, k)
+    return replace(x, tile=k.where(near, half, float(ck.FAR)), stored=False, number=None)
+
+
+def _last(v: Values, x: Tile, axis: Axis) -> Tile:
+    """The last of the rows of a tile."""
+    chosen = v.whole(axis).at.equals(counted(v, axis, -1))
+    return v.k.where(chosen, x, v.like(0.0, x)).sum(axis.name)
 
 
 STORED = 4

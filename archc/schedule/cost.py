@@ -28,7 +28,7 @@ from archc.lowering.solve import BLOCK
 from archc.schedule.axes import reduction_dims
 from archc.schedule.devices import LAUNCH, Device
 from archc.schedule.memory import OnChip, of_steps, on_chip, walks_tokens
-from archc.schedule.operands import PAIRED, is_product, matrices
+from archc.schedule.operands import PAIRED, is_product, matrices, tile_of_rows
 from archc.schedule.program import Key, Program, Setting, Step
 
 AGAIN = 10.0
@@ -292,6 +292,12 @@ def _paired(program: Program, step: Step) -> tuple[float, float, float]:
     return 2.0 * own * rows * each, 8 * lots * each, 2 * each * (step is alike[0])
 
 
+def _near(program: Program, step: Step) -> tuple[float, float, float]:
+    """One product of rows as they stand."""
+    rows, dims = tile_of_rows(program, step)
+    return 2.0 * rows * rows * dims, float(rows * rows), 0.0
+
+
 def _is_paired(step: Step, gates: Key) -> bool:
     return step.load is None and isinstance(step.node.op, PAIRED) and step.operands[-1] == gates
 
@@ -322,7 +328,7 @@ def _conjugate(program: Program, step: Step) -> tuple[float, float, float]:
 
 PIECES = {
     ck.Gram: _paired, ck.Mix: _paired, ck.MixSum: _paired, ck.GateShares: _paired,
-    ck.GateGradient: _paired, ck.Inverse: _inverse, ck.Conjugate: _conjugate,
+    ck.GateGradient: _paired, ck.NearGram: _near, ck.Inverse: _inverse, ck.Conjugate: _conjugate,
 }  # fmt: skip
 """Ops that are made of products: of pairs of rows, level by level of a tree of them, or turn by
 turn."""

@@ -20,6 +20,7 @@ REASONS: Mapping[str, str] = {
     "free": "every chunk at once, as no state is needed",
     "waits": "every chunk at once, with what {} found at each",
     "pairs": "every chunk at once, with pairs of rows that decay by sums that {} stored",
+    "near": "every chunk at once, with pairs of rows that {} stored as seen from the middle",
     "split": "each has {} of {}, which no op looks across",
     "few": "each has {} of {} where {} is {} at most, else {}: no op looks across it",
     "parts": "each has {} of {}, and stores its part of {}: PyTorch adds them up",
@@ -70,10 +71,12 @@ def _cut(kernels: Kernels, kernel: Kernel) -> Decision:
         return Decision(rule, (_listed(state.name for state in recurrence.states),))
     program = Program(kernel)
     used = {str(step.load) for step in program.loads()}
-    sums = {program.steps[s.operands[-1]].load for s in program.steps.values() if _is_pair(s)}
-    if sums:
-        stored = [each.name for each in kernels.kernels if sums & set(each.stores)]
-        return Decision("pairs", (_listed(stored),))
+    pairs = [step for step in program.steps.values() if _is_pair(step)]
+    if pairs:
+        read = {program.steps[step.operands[-1]].load for step in pairs}
+        near = all(isinstance(step.node.op, ck.NearGram) for step in pairs)
+        stored = [each.name for each in kernels.kernels if read & set(each.stores)]
+        return Decision("near" if near else "pairs", (_listed(stored),))
     used |= _behind(kernels, [id for id, name in kernel.loads.items() if name in used])
     walks = [
         each.name for each in kernels.kernels

@@ -71,6 +71,8 @@ class Kept:
                 self._ask_for_fallback(operand)
             elif self._together(operand, id):
                 self._make(operand)
+            elif isinstance(node.op, ck.NearGram) and operand == node.operands[-1]:
+                self._keep(self._from_memory(self.graph[operand].operands[0]))  # they are made anew
             elif isinstance(node.op, ck.Conjugate) and operand == node.operands[0]:
                 self._keep([] if operand in self.levels.recomputed else [operand])
             else:

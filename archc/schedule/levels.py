@@ -12,6 +12,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.schedule.axes import own_dims, reduction_dims, scans_numbers, split_of
 from archc.schedule.late_pairs import makes_late
+from archc.schedule.near_rows import is_power
 from archc.schedule.operands import PAIRED
 from archc.schedule.wide_scans import turned_dims
 
@@ -21,7 +22,7 @@ the chunks or by PyTorch."""
 
 RECOMPUTED = (
     ir.Input, ir.Constant, ir.Position, ir.Delta, ir.Elementwise, ck.Chunks, ck.Tokens, ck.Place,
-    ck.Expand, ck.AtLast, ck.Detach, ck.Rest,
+    ck.Expand, ck.AtLast, ck.Detach, ck.Rest, ck.Less,
 )  # fmt: skip
 """Ops that may be done again where their value is needed: they cost no more than memory does."""
 
@@ -206,6 +207,8 @@ class Levels:
     def is_recomputed(self, node: Node) -> bool:
         """Whether an op costs no more than memory does."""
         if isinstance(node.op, ck.Tokens) and node.op.steps is not None:  # rows of a token
+            return False
+        if is_power(self.graph, node.id):  # a walk would make it at every chunk
             return False
         return isinstance(node.op, RECOMPUTED) or ir.renames(node.op) or self._picks(node)
 

@@ -172,6 +172,8 @@ class Program:
         ):
             return self._visit(BODY, self.recurrence.op.body.outputs[node.op.name])
         used = node.operands[1:] if isinstance(node.op, ck.Last) else node.operands
+        if isinstance(node.op, ck.NearGram):  # the others are for chunks of hard gates
+            used = (node.operands[0], node.operands[2], node.operands[1])
         operands = tuple(self._visit(frame, each) for each in used)
         self.steps[key] = Step(key, node, graph, operands, None, self.looping)
         return key

@@ -129,6 +129,17 @@ def enters(graph: Graph, id: int) -> bool:
     return isinstance(given.op, ir.Input)
 
 
+def stands(graph: Graph, id: int) -> bool:
+    """Whether rows are in memory without a scale: those that the caller has, and those that pairs
+    of rows are products of."""
+    node = graph[id]
+    while ir.renames(node.op):
+        node = graph[node.operands[0]]
+    users = map(graph.__getitem__, graph.users(node.id))
+    near = any(isinstance(n.op, ck.NearGram) and node.id in n.operands[:2] for n in users)
+    return near or enters(graph, id)
+
+
 def _behind(graph: Graph, node: Node, heads: Collection[str], places: dict[int, float]) -> None:
     """Have a product of scaled rows and a state that a walk finds be one of the rows."""
     first, b = graph.fresh, Sharing(graph, node.span)
@@ -171,6 +182,10 @@ class _Walk:
 
     def _input(self, name: str, outside: int) -> int:
         """An input of the body for a value along the chunks, under a new name."""
+        known = (each for each, id in self.captured.items() if id == outside)
+        found = next((self.inputs[each] for each in known if each in self.inputs), None)
+        if found is not None:
+            return found
         while name in self.captured:
             name += "_"
         self.captured[name] = outside
@@ -182,7 +197,7 @@ class _Walk:
     def _rows(self, name: str) -> bool:
         """Rows without their scale, if products alone read them."""
         rows, scale = factors(self.outside, self.captured[name], self.heads)
-        if scale is None or not enters(self.graph, rows):
+        if scale is None or not stands(self.graph, rows):
             return False
         old = self.inputs[name]
         used = [self.body[user] for user in self.body.users(old)]

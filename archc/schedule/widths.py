@@ -17,8 +17,10 @@ from archc.ir.kernel import NARROW, SUMMED, WIDE
 from archc.ir.value_names import is_saved, primal
 from archc.schedule.axes import counts_chunks, own_dims
 from archc.schedule.levels import PAIRED, Levels
+from archc.schedule.near_rows import is_power
 from archc.schedule.operands import matrices
 from archc.schedule.quotients import exact_products, exact_states
+from archc.schedule.row_scales import MUL
 
 LINEAR = ("add", "sub", "neg", "mul")
 """Functions whose results are rounded no better than what they are made of."""
@@ -74,6 +76,10 @@ class Widths:
             if len(op.ins) == 2 and summed:
                 return self._is_matrix(graph[id])
             return renamed and self._only_in_products(graph, user.id)
+        if op == MUL and any(is_power(graph, each) for each in user.operands if each != id):
+            return self._only_in_products(graph, user.id)  # it is not rounded once more
+        if isinstance(op, ck.NearGram):
+            return id not in user.operands[2:]
         if isinstance(op, PAIRED) and not isinstance(op, ck.Gram):
             return matrices(user).count(id) == user.operands.count(id)
         if isinstance(op, ir.Recurrence | ck.Conjugate):

@@ -28,14 +28,17 @@ from archc.ir.free_names import numbered
 from archc.tile import language as lang
 
 
-def early(program: lang.Program, walks: bool = False, several: bool = False) -> lang.Program:
+def early(
+    program: lang.Program, walks: bool = False, several: bool = False, tiles: bool = False
+) -> lang.Program:
     """The program whose loops that load ahead do so of vectors that lie apart in memory as well;
     and all loops outside others, if it `walks`, which load other vectors first where a token has
-    one row, and not `several`."""
+    one row, and not `several`. `tiles`: a program without loops loads these first, too."""
     names = _Names(program)
     body = _block(program.body, names)
     if not walks:
-        body = _first(body, {each.op.buffer for each in lang.statements(body) if _stores(each)})
+        written = {each.op.buffer for each in lang.statements(body) if _stores(each)}
+        body = _first(body, written, 2 if tiles else 1)
     else:
         made = [
             part for each in body.statements
@@ -49,16 +52,16 @@ def _stores(statement: lang.Statement) -> bool:
     return isinstance(statement.op, lang.Store)
 
 
-def _first(block: lang.Block, written: Collection[lang.Buffer]) -> lang.Block:
-    """A block that begins with its loads of vectors and numbers; so do its branches."""
+def _first(block: lang.Block, written: Collection[lang.Buffer], dims: int) -> lang.Block:
+    """A block that begins with its loads of what has so many dims at most; so do its branches."""
     made = [
-        replace(each, blocks=tuple(_first(part, written) for part in each.blocks))
+        replace(each, blocks=tuple(_first(part, written, dims) for part in each.blocks))
         if isinstance(each.op, lang.If) else each
         for each in block.statements
     ]  # fmt: skip
     if any(isinstance(each.op, lang.For) for each in made):
         return replace(block, statements=made)
-    begun = _Turn(replace(block, statements=made), written).begun(())
+    begun = _Turn(replace(block, statements=made), written).begun((), dims)
     return replace(block, statements=[*begun, *(each for each in made if each not in begun)])
 
 
@@ -110,12 +113,12 @@ class _Turn:
         self.body, self.written = body, written
         self.made_by = {value: each for each in body.statements for value in each.results}
 
-    def begun(self, early: Sequence[lang.Statement]) -> list[lang.Statement]:
+    def begun(self, early: Sequence[lang.Statement], dims: int = 1) -> list[lang.Statement]:
         """The other loads of vectors and numbers, after what they need, in order."""
         loads = [
             each for each in self.body.statements
             if isinstance(each.op, lang.Load) and each.op.buffer not in self.written
-            and each not in early and len(each.results[0].type.dims) < 2
+            and each not in early and len(each.results[0].type.dims) <= dims
             and self.needed([each]) is not None
         ]  # fmt: skip
         needed = self.needed(loads) or []

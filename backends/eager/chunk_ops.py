@@ -16,6 +16,7 @@ from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import ADD, ATOM, MUL, Text, binary, call
 from archc.backends.index import aligned, permuted
 
+from archc.diagnostics import InternalError
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node
@@ -322,6 +323,11 @@ def rest(scope: Scope, node: Node) -> Value:
     return Value(binary("-", ADD, last, x.text), x.layout, x.kind)
 
 
+def kernels_alone(scope: Scope, node: Node) -> Value:
+    """No text: passes for kernels alone make such an op."""
+    raise InternalError(f"`{type(node.op).__name__}` is for kernels alone")
+
+
 def spans_gradient(scope: Scope, node: Node) -> Value:
     """`spans_gradient(x)`."""
     op, switches = node.op, flags(node.op, "exclusive")
@@ -433,6 +439,9 @@ CHUNK_EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
     ck.Expand: expand,
     ck.Sums: sums,
     ck.Rest: rest,
+    ck.Less: kernels_alone,
+    ck.Middle: kernels_alone,
+    ck.NearGram: kernels_alone,
     ck.Move: move,
     ck.Scan: scan,
     ck.BlockSums: block_sums,

@@ -35,7 +35,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Buffer, loaded_by_walk
 from archc.ir.value_names import is_saved, primal, unsaved
 from archc.lowering.about import places
-from archc.lowering.paired import DIMS, DIMS_OF_A_PART
+from archc.lowering.paired import DIMS, DIMS_OF_A_PART, NEAR_DIMS, NEAR_OF_A_PART
 from archc.source import lines_of
 from archc.tile.language import AtMost
 from archc.tile.rereads import rereads
@@ -298,7 +298,7 @@ class KernelFunction(GraphFunction):
     def loaded(self, made: KernelProgram, launch: Launch) -> list[str]:
         """The bytes of each matrix that an inter-chunk scan loads at every chunk, and another
         kernel in every turn of its loop over the parts of a dim."""
-        if DIMS.name in made.lowered.parts:
+        if {DIMS.name, NEAR_DIMS.name} & {*made.lowered.parts}:
             return self._loaded_of_parts(made, launch)
         found = []
         for name, node in made.arguments.items():
@@ -319,11 +319,16 @@ class KernelFunction(GraphFunction):
 
     def _loaded_of_parts(self, made: KernelProgram, launch: Launch) -> list[str]:
         """The bytes of each value of rows that is loaded part by part."""
-        part = f"block_of({self.size(made.lowered.parts[DIMS.name])}, {DIMS_OF_A_PART})"
+        parts = made.lowered.parts
+        pairs = [n for n in made.kernel.graph if isinstance(n.op, ck.NearGram)]
+        near = {operand for node in pairs for operand in node.operands[:2]}
+        dims, most = (NEAR_DIMS, NEAR_OF_A_PART) if near else (DIMS, DIMS_OF_A_PART)
+        part = f"block_of({self.size(parts[dims.name])}, {most})"
         loaded = (launch.arguments[n] for n in made.arguments if n not in made.kernel.stores)
         matrices = {
-            launch.arguments[n] for n, node in made.arguments.items() if self._is_rows(made, node)
-        }
+            launch.arguments[n] for n, node in made.arguments.items()
+            if self._is_rows(made, node) and (not near or node.id in near)
+        }  # fmt: skip
         return [f"chunk * {part} * {x}.element_size()" for x in loaded if x in matrices]
 
     def _is_rows(self, made: KernelProgram, node: Node) -> bool:

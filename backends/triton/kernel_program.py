@@ -18,7 +18,7 @@ from archc.ir.value_names import is_saved
 from archc.lowering.blocked import TURN
 from archc.lowering.kernel_values import Memory, made_here
 from archc.lowering.kernels import ROW_WARPS, Lowered
-from archc.lowering.paired import DIMS, DIMS_OF_A_PART
+from archc.lowering.paired import DIMS, DIMS_OF_A_PART, NEAR_DIMS, NEAR_OF_A_PART
 from archc.lowering.twice import HARD
 from archc.tile.language import Program
 
@@ -141,7 +141,8 @@ def adds_up_few(made: KernelProgram) -> bool:
     """Whether a kernel adds up two matrices of pairs of rows at most, part by part of a dim: each
     takes 32 registers."""
     grams = [node for node in made_here(made.kernel) if isinstance(node.op, ck.Gram)]
-    return DIMS.name in made.lowered.parts and len(grams) <= 2
+    parts = {DIMS.name, NEAR_DIMS.name} & {*made.lowered.parts}
+    return bool(parts) and len(grams) <= 2
 
 
 def solves(kernel: Kernel) -> bool:
@@ -170,7 +171,8 @@ def part_of(name: str) -> str:
     the whole dim: twice the warps hold it, and no loop has to keep what it shares."""
     if name.endswith(f"_{TURN}"):
         return f"{BLOCK} if {IS_NARROW} else {WHOLE}"
-    return str(DIMS_OF_A_PART if name == DIMS.name else BLOCK)
+    most = {DIMS.name: DIMS_OF_A_PART, NEAR_DIMS.name: NEAR_OF_A_PART}
+    return str(most.get(name, BLOCK))
 
 
 def warps_of(function: KernelFunction, made: KernelProgram) -> str:

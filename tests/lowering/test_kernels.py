@@ -209,8 +209,9 @@ def test_docstrings_have_formulas_and_dims() -> None:
         lowered.program.doc for found in plans("gla") for _, lowered in lowered_kernels(found)
         if isinstance(lowered, Lowered)
     )  # fmt: skip
-    assert "\nS = (S[t-1] * key decay) + sum[i](k_scaled * v)  [batch H K V]" in docs
-    assert "\nq_scaled = q * exp(log_alpha_sums)  [batch n H i K]" in docs
+    state = "S = ((S[t-1] * middle decay) + sum[i](k_scaled * v)) * rest decay  [batch H K V]"
+    assert f"\n{state}" in docs
+    assert "\nmiddle = middle[i](sums[i, gates](log_alpha))  [batch n H K]" in docs
 
 
 def _stored(found: object) -> set[str]:

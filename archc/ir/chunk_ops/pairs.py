@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import sympy
 
 from archc.dims import Axis
-from archc.ir.chunk_ops.op import ChunkOp, Cotangents, Gradients, MadeByGradients
+from archc.ir.chunk_ops.op import (
+    MADE_FOR_FIRST,
+    ChunkOp,
+    Cotangents,
+    Gradients,
+    MadeByGradients,
+)
+from archc.ir.chunk_ops.rows import FAR
 from archc.ir.graph import Node, Type
 from archc.ir.named import Named
 from archc.ir.shapes import Lengths, Types, elements, join, require, without
@@ -154,6 +161,41 @@ class Gram(ChunkOp):
             _narrow(b, b.add(to_right, d, left, gate), right),
             b.add(GateGradient(*kept, self.anchor, self.signed), d, left, right, gate),
         ]
+
+
+@dataclass(frozen=True)
+class NearGram(Gram):
+    """A Gram of rows that stand as they are seen from a row in the middle, for operands
+    a exp(G - m), b exp(m - G), Middle m, a, b, and the sums G: its product is that of the first
+    two, but in chunks where some m is FAR. Kernels need G of these alone."""
+
+    anchor: str = SUMS
+
+    def typed(self, types: Types) -> Type:
+        return super().typed(types[3:])
+
+    def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
+        """One product of matrices, as a rule."""
+        return 2 * _pairs(node, types[:2], lengths)
+
+    def meaning(
+        self, node: Node, scope: Scope, a: Named, b: Named, g: Named, *plain: Named
+    ) -> Named:
+        import torch
+
+        whole = super().meaning(node, scope, *plain)
+        rest = whole.names[2:]
+        names = [self.row, *rest, *self.over]
+        product = a.to(names)[:, None] * b.to(names)[None]
+        product = product.sum(list(range(2 + len(rest), product.dim())))
+        at = torch.arange(len(product)).reshape(-1, *[1] * (1 + len(rest)))
+        pairs = at > at.transpose(0, 1) if self.strict else at >= at.transpose(0, 1)
+        far = (g.to(names)[0] >= FAR).flatten(len(rest)).any(-1)
+        near = torch.where(pairs, product, 0.0)
+        return Named(torch.where(far, whole.data, near), whole.names)
+
+    def gradient(self, b: Gradients, node: Node, d: int) -> Cotangents:
+        b.refuse(node, MADE_FOR_FIRST)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,60 @@ class Rest(AlongAxis, MadeByGradients):
     def meaning(self, node: Node, scope: Scope, x: Named) -> Named:
         along = x.names.index(self.axis)
         return Named(x.data.narrow(along, x.data.shape[along] - 1, 1) - x.data, x.names)
+
+
+@dataclass(frozen=True)
+class Less(AlongAxis, MadeByGradients):
+    """Running sums along `axis` less a number that all of its rows have in common; with `last` the
+    last one alone."""
+
+    changed = "less"
+    axis: str
+    last: bool = False
+
+    def typed(self, types: Types) -> Type:
+        return without(types[0], (self.axis,)) if self.last else super().typed(types)
+
+    def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
+        return elements(node.type.axes, lengths)
+
+    def meaning(self, node: Node, scope: Scope, x: Named, by: Named) -> Named:
+        along, rest = x.names.index(self.axis), x.but(self.axis)
+        left = x.data - by.to(rest).unsqueeze(along)
+        return Named(left.select(along, -1), tuple(rest)) if self.last else Named(left, x.names)
+
+
+FAR, NEAREST, NEAREST_NARROW = 10**6, 64, 4
+"""What Middle is where a sum is far; how far one is at most: so large an exponent, of either sign,
+has room in the range of float32, and in that of float16. Numbers up to 5e10 (1e3) have room above
+it, and down to 1e-10 (1e-3) all their digits below."""
+
+
+@dataclass(frozen=True)
+class Middle(MadeByGradients):
+    """Half of the last of running sums along `axis`, about, or FAR where another sum is far from
+    it. It is the log of a power of 2, with which numbers are scaled exactly."""
+
+    held = "middle"
+    axis: str
+
+    def typed(self, types: Types) -> Type:
+        return without(types[0], (self.axis,))
+
+    def reduction_dims(self) -> tuple[str, ...]:
+        return (self.axis,)
+
+    def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
+        return 3 * elements(types[0].axes, lengths)
+
+    def meaning(self, node: Node, scope: Scope, x: Named) -> Named:
+        import torch
+
+        along = x.names.index(self.axis)
+        last = x.data.select(along, x.data.shape[along] - 1)
+        found = torch.floor(last / (2 * math.log(2)) + 0.5) * math.log(2)
+        far = (x.data - found.unsqueeze(along)).abs().amax(along) > NEAREST
+        return Named(found.masked_fill(far, FAR), tuple(x.but(self.axis)))
 
 
 @dataclass(frozen=True)
