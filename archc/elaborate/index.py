@@ -363,12 +363,15 @@ def _check_earlier(scope: Scope, node: tree.Index, base: Tensor) -> None:
         return
     axes = scope.visible(base)
     place = re.sub(r"\bt\b", f"position({node.base.span.text})", item.span.text)
-    entry = f"an entry of `{axes[0]}`: `take[{axes[0]}]({node.base.span.text}, {place})`"
+    text = node.base.span.text
+    token = f"in an `attend s <= t`: `sum[s](where(s == {item.span.text}, 1, 0) * {text}[s])`"
+    token = f"a token by its place, {token}"
+    entry = f"an entry of `{axes[0]}`: `take[{axes[0]}]({text}, {place})`" if axes else ""
     raise scope.error(
         "E0308",
         f"an earlier token is `t - n` with a whole number n up to {MAX_SHIFT}",
         item.span,
-        helps=[entry] if axes and found[0].role == "reader" else [],
+        helps=[token, *filter(None, [entry])] if found[0].role == "reader" else [],
     )
 
 

@@ -442,15 +442,13 @@ class Scope:
             return bool(condition)
         outcome = self.settled(condition)
         if outcome not in (sympy.true, sympy.false):
-            unknown = sorted(
-                s.name for s in condition.free_symbols if s.name not in self.context.values
-            )
+            left = sorted(s.name for s in outcome.free_symbols)  # what sizes are made of, too
+            why = ", ".join(f"`{n}` has no value" for n in left) or f"`{outcome}` is not known"
             raise self.error(
                 "E0402",
-                "this condition cannot be decided: "
-                + ", ".join(f"`{n}` has no value" for n in unknown),
+                f"this condition cannot be decided: {why}",
                 span,
-                helps=[f"give a value, e.g. `--set {n}=64`, or a default" for n in unknown[:1]],
+                helps=[f"give a value, e.g. `--set {n}=64`, or a default" for n in left[:1]],
             )
         holds = outcome is sympy.true
         kept = condition if holds else sympy.Not(condition)

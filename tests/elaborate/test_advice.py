@@ -169,6 +169,9 @@ CASES = {
         "c[s]", "`attend all m:`",
     ),
     "so many tokens back": (["output y = x[t-n]"], "E0308", "t-n", "where(index[W] == 0, window"),
+    "a token by its place": (
+        ["output y = x[t // 2]"], "E0308", "t // 2", "`sum[s](where(s == t // 2, 1, 0) * x[s])`",
+    ),
     "a token ahead": (["output y = x[t+1]"], "E0308", "t+1", "`[t-1]`"),
     "a decision on no value": (
         ["output y = x if n in [1, 2] else 2 * x"], "E0402", "[1, 2]", "`--set n=64`",
