@@ -139,6 +139,13 @@ TEXTS = (
         "a statement for each: `output y = x; output z = b`",
         "output y, z = x, b", "output y = x; output z = b",
     ),
+    Habit(
+        r"^[ ]*input\b(?:\[[^]]*\]|[^,;\n\[])*\bin\b[^,;\n]*(?P<at>[,;].*)",
+        "a line for each: `input a in n`, `input b in n`",
+        "layer L(n, d):\n    input a in n, b in n\n    param W[n, d]\n    output y = W[a] + W[b]",
+        "layer L(n, d):\n    input a in n\n    input b in n\n    param W[n, d]\n"
+        "    output y = W[a] + W[b]", FILE,
+    ),
     Habit(r"^[ ]*\w+ *==.*", "`z = x`, with one sign", "z == x", "z = x"),
     Habit(
         r"f(?:\"[^\"\n]*\"?|'[^'\n]*'?)", 'a docstring in `"""`, or a text in `"`, without an f',
