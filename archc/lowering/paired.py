@@ -147,7 +147,7 @@ class _Together:
         return Near(ceil_div(v.size(self.axis.size), NEAR_DIMS), rows, tile)
 
     def _as_stored(self, node: Node) -> tuple[Tile, Tile]:
-        """The rows of a Gram as they stand in memory, in the dtype of products."""
+        """The rows of a Gram as they lie in memory, in the dtype of products."""
         v, found = self.v, []
         for operand in node.operands[:2]:
             x = v.stored(operand)
