@@ -151,13 +151,58 @@ def _aligned(scope: Scope, tensors: list[Tensor], span: Span) -> list[Tensor]:
     counts = [Counter(names.values()) for names in every]
     squares = {base for count in counts for base, number in count.items() if number > 1}
     if squares:
-        for value in tensors:
-            _check_kept(scope, value, squares, span)
-        return tensors
+        return [_beside_square(scope, value, tensors, squares, span) for value in tensors]
     together = {name: base for names in every for name, base in names.items()}
     if len({*together.values()}) == len(together) or all(map(positional, tensors)):
         return tensors
     return [settled(scope, value, span) for value in tensors]
+
+
+def _beside_square(
+    scope: Scope, value: Tensor, tensors: Sequence[Tensor], squares: Collection[str], span: Span
+) -> Tensor:
+    """A value beside a matrix [K, K']: `k.T`, a row, has a number for each column, along K', as
+    rows have that are multiplied; a column keeps its name."""
+    axes = scope.visible(value)
+    if {axis.base for axis in axes} - squares or not axes:
+        return value
+    base = axes[0].base
+    if value.row:
+        along = next(a for m in tensors for a in _twice(scope, m, base)[1:])
+        return relabel(scope, value, [(axes[0], along)], span)
+    _check_kept(scope, value, squares, span)
+    if scope.memory and (len(axes) > 1 or axes[0].name == base) and not positional(value):
+        for matrix in tensors:
+            if (order := _twice(scope, matrix, base)) and order[0].name != axes[0].name:
+                _check_rows_first(scope, value, matrix, span)
+    return value
+
+
+def _twice(scope: Scope, value: Tensor, base: str) -> list[Axis]:
+    """The axes of a base that a matrix has twice, rows first; none of any other value."""
+    found = [axis for axis in scope.visible(value) if axis.base == base]
+    return found if len(found) > 1 else []
+
+
+def _check_rows_first(scope: Scope, value: Tensor, matrix: Tensor, span: Span) -> None:
+    """Refuse what a block's matrix declared [K', K] meets: by its name a column of K is a number
+    for each of its columns, as a column one for each row; and so for a matrix [K, K']."""
+    if matrix.frame is value.frame and _made_of(value, matrix):
+        return
+    base = scope.visible(value)[0].base
+    turned = value if _twice(scope, matrix, base)[0].name == base else matrix
+    raise scope.error(
+        "E0303",
+        f"this has the dims {shape(scope, value)} beside a matrix {shape(scope, matrix)}",
+        span,
+        "rows or columns?",
+        others=[(turned.origin, f"this is {shape(scope, turned)}")],
+        helps=[f"rows first: declare it `[{base}, {base}']`"],
+    )
+
+
+def _made_of(vector: Tensor, matrix: Tensor) -> bool:
+    return matrix.node in vector.frame.graph.ancestors(vector.node)
 
 
 def _check_kept(scope: Scope, value: Tensor, squares: Collection[str], span: Span) -> None:
@@ -333,7 +378,7 @@ def _reduced(scope: Scope, matrix: Tensor, vector: Tensor) -> bool:
     names = {axis.name for axis in scope.visible(matrix)}
     inside = {axis.name for axis in scope.visible(vector)} <= names
     made = vector.frame is matrix.frame and scope.site is not None
-    return made and inside and matrix.node in vector.frame.graph.ancestors(vector.node)
+    return made and inside and _made_of(vector, matrix)
 
 
 def _share_a_dim(scope: Scope, fn: str, one: Tensor, other: Tensor, span: Span) -> None:
