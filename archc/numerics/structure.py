@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Mapping
 from fractions import Fraction
-from itertools import permutations, product
+from functools import reduce
+from itertools import islice, permutations, product
 
 import sympy
 
@@ -22,6 +23,9 @@ from archc.numerics.constants import exact_fraction
 
 Form = dict[int, Fraction]
 """Atoms (each the first node with that value) and their factors; `NUMBER` is the number 1."""
+
+MOST_FACTORS = 8
+"""A longer product is not looked through for a weight: those of squares of squares are too long."""
 
 NUMBER = -1
 
@@ -184,10 +188,9 @@ class Structure:
         for x."""
         if len(form) != 2 or set(form.values()) != {1} or NUMBER in form:
             return found
-        for (w, x), (u, y) in product(*(self._weighted(atom) for atom in form)):
+        for (w, x), (u, y) in product(*(self._weighted(atom, known) for atom in form)):
             if self._are_one(w, u) and known[w].within(UNIT):
-                x_range, y_range = (ONE if i is None else known[i] for i in (x, y))
-                found = both(found, hull(x_range, y_range))
+                found = both(found, hull(x, y))
         return found
 
     def _are_one(self, a: int, b: int) -> bool:
@@ -220,13 +223,22 @@ class Structure:
             if self._fn(other) == made and self.same[self.graph[other].operands[0]] == of:
                 yield {other: Fraction(1)}
 
-    def _weighted(self, atom: int) -> list[tuple[int, int | None]]:
-        """The ways to see an atom as a weight times a value (None: 1)."""
-        ways: list[tuple[int, int | None]] = [(atom, None)]
-        if self._fn(atom) == "mul":
-            a, b = self.graph[atom].operands
-            ways += [(a, b), (b, a)]
+    def _weighted(self, atom: int, known: Mapping[int, Interval]) -> list[tuple[int, Interval]]:
+        """The ways to see an atom as a weight times a value, each with the value's interval: any
+        factor of (1 - w) * x * x may be the weight."""
+        ways, factors = [(atom, ONE)], [*islice(self._multiplied(atom), MOST_FACTORS + 1)]
+        for at, weight in enumerate(factors if 1 < len(factors) <= MOST_FACTORS else ()):
+            rest = (known[other] for other in (*factors[:at], *factors[at + 1 :]))
+            ways.append((weight, reduce(mul, rest, ONE)))
         return ways
+
+    def _multiplied(self, id: int) -> Iterator[int]:
+        """The factors of a product of products."""
+        if self._fn(id) != "mul":
+            yield id
+            return
+        for operand in self.graph[id].operands:
+            yield from self._multiplied(operand)
 
 
 def combined(*parts: tuple[Form, Fraction | int]) -> Form:

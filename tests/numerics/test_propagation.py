@@ -75,6 +75,16 @@ def test_a_gate_above_a_lower_bound(bound: str) -> None:
     assert high.low == (sympy.Rational(9, 10) if bound == "fixed" else 0)
 
 
+def test_a_gate_between_a_square_and_its_mirror() -> None:
+    """(1 - c) * a * a + c * (1 - (1 - a) * (1 - a)), multiplied from the left as it is written."""
+    s = Sketch()
+    a, c = (s.fn("sigmoid", s.input(name, "batch t K")) for name in "xy")
+    kept, left = (s.fn("sub", s.number(1), gate) for gate in (a, c))
+    mirror = s.fn("mul", c, s.fn("sub", s.number(1), s.fn("mul", kept, kept)))
+    gate = found(s, s.fn("add", s.fn("mul", s.fn("mul", left, a), a), mirror))
+    assert (gate.low, gate.high) == (0, 1)
+
+
 def test_exp_of_a_scaled_logsigmoid() -> None:
     s = Sketch()
     log = s.fn("div", s.fn("logsigmoid", s.input("x", "batch t K")), s.number(16))
