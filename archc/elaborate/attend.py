@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any, cast
 
 import sympy
 
@@ -338,6 +339,8 @@ def bounded(scope: Scope, node: tree.Attend) -> tree.Attend:
     range = node.range
     if node.everything or not isinstance(range, tree.Compare):
         return node
+    range = _decided(scope, range)
+    node = replace(node, range=range)
     terms, ops = list(range.terms), list(range.ops)
     own = names_defined(node.body)
     if node.ending and not _open(scope, terms[-1], own):
@@ -352,6 +355,20 @@ def bounded(scope: Scope, node: tree.Attend) -> tree.Attend:
         name = replace(terms[0], span=range.span)
         return replace(node, range=name, everything=True, ending=False)
     return replace(node, range=tree.Compare(range.span, tuple(terms), tuple(ops)))
+
+
+def _decided(scope: Scope, part: Any) -> Any:
+    """A range with the branch that is taken in place of each `a if condition else b` in it: the
+    `none` of another branch opens no end."""
+    if isinstance(part, tree.Choice):
+        taken = expr.decided(scope, scope.evaluate(part.condition), part.condition)
+        return _decided(scope, part.then if taken else part.orelse)
+    if isinstance(part, tuple):
+        return tuple(_decided(scope, each) for each in cast(tuple[Any, ...], part))
+    if not isinstance(part, tree.Node):
+        return part
+    parts = {field.name: getattr(part, field.name) for field in fields(part)}
+    return replace(part, **{name: _decided(scope, each) for name, each in parts.items()})
 
 
 def _open(scope: Scope, term: tree.Expr, own: Collection[str]) -> bool:

@@ -164,7 +164,7 @@ def _beside_square(
     """A value beside a matrix [K, K']: `k.T`, a row, has a number for each column, along K', as
     rows have that are multiplied; a column keeps its name."""
     axes = scope.visible(value)
-    if {axis.base for axis in axes} - squares or not axes:
+    if len(axes) < 1 or any(axis.base not in squares for axis in axes):
         return value
     base = axes[0].base
     if value.row:

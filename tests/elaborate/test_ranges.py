@@ -39,6 +39,23 @@ def test_a_window_that_is_none_is_all_of_the_past(default: str, given: int | Non
     forms.same(text, inputs, partial(attention, reach=given), {"w": given}, K=4)
 
 
+@pytest.mark.parametrize(
+    ("end", "layer", "reach"),
+    [
+        ("(3 if l > 0 else none)", 0, None),
+        ("(3 if l > 0 else none)", 1, 3),
+        ("(w if w != none else 3)", 0, 3),
+    ],
+)
+def test_the_none_of_a_branch_that_is_not_taken_opens_no_end(
+    end: str, layer: int, reach: int | None
+) -> None:
+    """`w = none` mentions none too, where the other branch is taken."""
+    inputs = {name: randn(4, seed=seed) for seed, name in enumerate("qkv")}
+    text = WINDOW.format(default="none, l = 1", range=f"t - {end} < s <= t")
+    forms.same(text, inputs, partial(attention, reach=reach), {"l": layer}, K=4)
+
+
 def test_no_window_on_both_sides_is_all_of_the_sequence() -> None:
     inputs = {name: randn(4, seed=seed) for seed, name in enumerate("qkv")}
     text = WINDOW.format(default="none", range="all t - w < s < t + w")
