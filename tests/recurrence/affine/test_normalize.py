@@ -330,11 +330,11 @@ def test_coupled_states_have_blocks() -> None:
     check(simplify(spec(body, "S[K, V], P[K, V]", "S, P")))
 
 
-@pytest.mark.parametrize("several", ["V'", "K'"])
-def test_a_matrix_that_is_a_sum_keeps_its_axes_apart(several: str) -> None:
+@pytest.mark.parametrize(("several", "value"), [("V", "V'"), ("K'", "V")])
+def test_a_matrix_that_is_a_sum_keeps_its_axes_apart(several: str, value: str) -> None:
     """The axis that makes the matrix, and the one that the matrix is summed along."""
     made = layer(
-        f"layer L(H, K, V):\n    input k[{several}, H, K], v[{several}, H, V], q[H, K]\n"
+        f"layer L(H, K, V):\n    input k[{several}, H, K], v[{several}, H, {value}], q[H, K]\n"
         "    recurrence S[K, V] over H:\n        S[t] = S[t-1] - k.T @ (k @ S[t-1] - v)\n"
         "        o = S[t].T @ q\n    output o\n"
     )
