@@ -11,6 +11,29 @@ GREEK = (
 
 # fmt: off
 TEXTS = (
+    # --- the tokens between two ---
+    Habit(
+        r"\bin *\[ *s *\+ *1 *, *t *\]", "`in (s, t]`",
+        "o = exp(sum r in [s + 1, t]: a[r]) @ v[s]", "o = exp(sum r in (s, t]: a[r]) @ v[s]", READ,
+    ),
+    Habit(
+        r"\bin *\[ *s *, *t *\]", "`a[s] + sum r in (s, t]: a[r]`, with the token read",
+        "o = exp(sum r in [s, t]: a[r]) @ v[s]",
+        "o = exp(a[s] + sum r in (s, t]: a[r]) @ v[s]", READ,
+    ),
+    Habit(
+        r"\bin *\[ *s *, *t *\)",
+        "`sum r in (s, t]: before[r]`, with `before = a[t-1]` above the block",
+        "layer L(K):\n    input a[], v[K]\n    before = a[t-1]\n    attend s <= t:\n"
+        "        o = exp(sum r in [s, t): before[r]) @ v[s]\n    output o",
+        "layer L(K):\n    input a[], v[K]\n    before = a[t-1]\n    attend s <= t:\n"
+        "        o = exp(sum r in (s, t]: before[r]) @ v[s]\n    output o", FILE,
+    ),
+    Habit(
+        r"\bin *\( *s *, *t *\)", "`sum r in (s, t]: where(r < t, a[r], 0)`, without the reader's",
+        "o = exp(sum r in (s, t): a[r]) @ v[s]",
+        "o = exp(sum r in (s, t]: where(r < t, a[r], 0)) @ v[s]", READ,
+    ),
     # --- lines ---
     Habit(
         r"^[ ]*for\b.*", "`repeat 4 as l:` for a stack; a loop over the tokens is a `recurrence`",
