@@ -33,10 +33,10 @@ lengths = st.tuples(st.sampled_from([0, 1, 2, 5, 9]), st.sampled_from([1, 2, 4, 
 """Tokens, and tokens in a chunk: shorter, longer, no divisor."""
 
 
-parsed = lru_cache(8)(archc.parse)
+parsed = lru_cache(64)(archc.parse)
 """The spec of a text; what is derived of its layer is kept with it."""
 
-chunked = lru_cache(8)(in_chunks)
+chunked = lru_cache(64)(in_chunks)
 
 
 def inputs_of(made: ir.Layer, tokens: int, batch: int = 2) -> dict[str, Tensor]:
