@@ -379,7 +379,7 @@ def _why_not(
 ) -> str:  # fmt: skip
     """Why the tree has no kernels for a sum; empty where it has."""
     if not whole.softmax or whole.values is None:
-        return "matrices between are in kernels of a softmax of values alone"
+        return "matrices or gates between are in kernels of a softmax of values alone"
     if len(ranks) > MOST_RANKS:
         return f"a matrix between has more than {MOST_RANKS} outer products"
     if whole.choice is not None or whole.lookups:
