@@ -181,6 +181,7 @@ class Kernel:
     """In place of a kernel of Triton, and of its machine code."""
 
     metadata = SimpleNamespace(shared=0)
+    n_regs, n_spills = 64, 0
     arg_names: Sequence[str] = ("x_p", "x_t", "y_p", "T", "K")
 
     def __init__(self, log: list[tuple], code: Kernel | None = None):
