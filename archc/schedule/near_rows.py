@@ -21,6 +21,7 @@ from archc.ir.builder import Sharing
 from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import in_order, replace_walk
+from archc.ir.value_names import primal
 from archc.schedule.row_scales import MUL, WHERE, can_scale, scaled
 
 EXP, ADD = ir.Elementwise("exp"), ir.Elementwise("add")
@@ -28,7 +29,7 @@ EXP, ADD = ir.Elementwise("exp"), ir.Elementwise("add")
 
 def with_near_rows(graph: Graph) -> Graph:
     """The graph with such rows; itself if there are none, or it is a gradient."""
-    if any(name.startswith("d.") for name in graph.outputs):
+    if any(primal(name) is not None for name in graph.outputs):
         return graph
     new = graph.copy()
     found = [_Rows(new, n) for n in graph if isinstance(n.op, ck.Sums) and n.op.gates]
