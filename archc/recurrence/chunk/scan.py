@@ -38,10 +38,8 @@ def diagonal(
     decay: int | None,
     write: int | None,
     initial: int,
-    empty: int | None = None,
 ) -> Carried:
-    """S[t] = decay * S[t-1] + write, elementwise; None is a decay of 1, a write of 0. `empty`: what
-    is after no token (None: the initial value)."""
+    """S[t] = decay * S[t-1] + write, elementwise; None is a decay of 1, a write of 0."""
     a = None if decay is None else cut(frame, decay, fill=1)
     b = None if write is None else cut(frame, write)
     kept = None if a is None else along_rows(frame, a, frame.number(0), frame.number(1))
@@ -53,8 +51,7 @@ def diagonal(
     last = {name: in_last_row(frame, id) for name, id in given.items() if id is not None}
     start = starts(frame, state, initial, last, _step)
     filled = all(frame.has(id, (frame.stream.name,)) for id in (decay, write) if id is not None)
-    ends = initial if empty is None else empty
-    return carried(frame, state, _step(frame, start, given), start, ends, filled)
+    return carried(frame, state, _step(frame, start, given), start, initial, filled)
 
 
 def _step(frame: Frame, state: int, given: Mapping[str, int | None]) -> int:

@@ -57,12 +57,22 @@ def running_gauge(
     given, and the final one is a result: theirs are gradients like any others.
     """
     before, after = _constants(frame, state, shift, value, initial)
-    final = _rises(frame, state, (before, after), shift, value, initial, frame.number(0)).final
+    final = _rises(frame, state, (before, after), shift, value, initial).final
     rise = frame.fn("sub", final, frame.add(ck.Detach(), final))
+    rise = frame.fn("mul", rise, _any_token(frame, after))
     first = frame.add(ck.AtLast(frame.stream, reverse=True), frame.number(1))
     before = frame.fn("where", frame.fn("ne", first, frame.number(0)), initial, before)
     last = frame.add(ck.Last(frame.stream.name), after, initial)
     return Carried(before, after, frame.fn("add", last, rise)), rise
+
+
+def _any_token(frame: Frame, like: int) -> int:
+    """1 for each sequence of a value along the stream that has a token, else 0: what rises without
+    one is the initial value, which is given back as it is."""
+    along = ("batch", frame.stream.name)
+    axes = tuple(axis for axis in frame.graph[like].type.axes if axis.name in along)
+    there = frame.add(ck.Expand(axes), frame.number(1))
+    return frame.add(ck.Last(frame.stream.name), there, frame.number(0))
 
 
 def risen(frame: Frame, final: int, weight: Weight, rise: int) -> int:
@@ -197,7 +207,6 @@ def _rises(
     shift: int | None,
     value: int,
     initial: int,
-    empty: int | None = None,
 ) -> Carried:
     """0, with the gradient of m[t] = max(shift + m[t-1], value): that of the larger one, half of
     each where they are equal."""
@@ -209,7 +218,7 @@ def _rises(
     write = frame.fn("mul", rest, _finite_rise(frame, value))
     if shift is not None:
         write = frame.fn("add", frame.fn("mul", share, _finite_rise(frame, shift)), write)
-    return diagonal(frame, state, share, write, _finite_rise(frame, initial), empty)
+    return diagonal(frame, state, share, write, _finite_rise(frame, initial))
 
 
 def _finite_rise(frame: Frame, id: int) -> int:

@@ -152,10 +152,11 @@ def test_borders_that_change_in_place(change: str, backend: str) -> None:
 
 def test_gradients_of_all_sequences_in_one_run() -> None:
     """What the last states were is kept of every sequence: by the op, which is given the borders,
-    as where a function does one after the other."""
+    as where a function does one after the other. A sequence of no token gives its states back, and
+    what the last one rises by is the first one's alone."""
     module: Any = load(text_of(archc.load("mlstm").layer, "eager"), "mlstm")
     generator = torch.Generator().manual_seed(0)
-    bounds, rows = torch.tensor([0, 1, 24, 40]), 3
+    bounds, rows = torch.tensor([0, 1, 24, 24, 40]), 4
     shapes = [(1, 40, 2, 4), (1, 40, 2, 4), (1, 40, 2, 3), (1, 40, 2), (1, 40, 2)]
     shapes += [(rows, 2, 4, 3), (rows, 2, 4), (rows, 2)]
     given = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
