@@ -275,15 +275,15 @@ layer Example(H, K, V):
         o = S[t].T @ q + q.T @ tanh(S[t-1] @ w)
     output o
 """,
-    # Gates a channel that may be negative, of two steps a token, or exactly 0, beside a decay of
-    # the values, read along both axes, before and after.
+    # Gates a channel that may be negative, of two steps a token, or exactly 0, of both sides, read
+    # along both axes, before and after.
     "channels that change their sign": """
 layer Example(H, K, V):
     input q[H, K], k[H, K], u[H, K], x[H, K], v[H, V], z[H, V], w[H, V], b[H]
     f = tanh(x) * sigmoid(b)
     uk = l2norm[K](k)
     recurrence S[K, V] over H:
-        A = (I - sigmoid(b) * uk @ uk.T) @ diag(f) @ S[t-1] @ diag(sigmoid(z)) + u @ v.T
+        A = (I - sigmoid(b) * uk @ uk.T) @ diag(f) @ S[t-1] @ diag(tanh(z)) + u @ v.T
         S[t] = diag(min(max(u, 0), 1)) @ (A - uk @ (q.T @ A)) + k @ v.T
         o = S[t].T @ q + q.T @ tanh(S[t-1] @ w)
     output o

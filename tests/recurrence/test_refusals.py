@@ -57,10 +57,10 @@ LOOPS = {
         matrix("S[t] = diag(sigmoid(x) + sigmoid(a)) @ S[t-1] + k @ v.T"), "E0602", "S",
         "sigmoid(x) + sigmoid(a)", "may grow"),
     "a gate below 0": Case(
-        matrix("S[t] = S[t-1] @ diag(tanh(v)) + k @ v.T"), "E0602", "S", "tanh(v)",
+        matrix("S[t] = S[t-1] @ diag(tanh(v) - 1) + k @ v.T"), "E0602", "S", "tanh(v)",
         "no logarithm"),
     "a gate that may be exactly 0": Case(
-        matrix("S[t] = S[t-1] @ diag(min(relu(v), 1)) + k @ v.T"), "E0602", "S", "min(relu(v), 1)",
+        matrix("S[t] = S[t-1] @ diag(relu(v)) + k @ v.T"), "E0602", "S", "relu(v)",
         "may be exactly 0"),
     "a cell": Case(
         matrix("S[t] = tanh(S[t-1]) + k @ v.T"), "E0601", "S", "tanh(S[t-1])", "`tanh` of a state"),
@@ -189,10 +189,10 @@ def test_a_loop_gives_the_numbers_of_the_spec(name: str) -> None:
 
 
 def test_a_gate_that_may_be_negative_is_told_what_may() -> None:
-    (found,) = loops(before_chunks(layer(matrix("S[t] = S[t-1] @ diag(tanh(v)) + k @ v.T"))))
-    assert "along the axis that keys have or as a number for each head" in found.helps[0]
-    for update in ("tanh(a) * S[t-1] + k @ v.T", "diag(tanh(x)) @ S[t-1] + k @ v.T"):
-        assert not loops(before_chunks(layer(matrix(f"S[t] = {update}"))))
+    (found,) = loops(before_chunks(layer(matrix("S[t] = S[t-1] @ diag(tanh(v) - 1) + k @ v.T"))))
+    assert "where it lies between -1 and 1" in found.helps[0]
+    for gated in ("tanh(a) * S[t-1]", "diag(tanh(x)) @ S[t-1]", "S[t-1] @ diag(tanh(v))"):
+        assert not loops(before_chunks(layer(matrix(f"S[t] = {gated} + k @ v.T"))))
 
 
 def test_a_loop_that_is_meant_is_no_warning() -> None:

@@ -15,10 +15,7 @@ from archc.recurrence.affine.build import build
 from archc.recurrence.affine.form import NormalForm
 from archc.recurrence.chunk.derived import NotChunked
 
-SIGNED = (
-    "a decay that may be negative is in chunks where it lies between -1 and 1, along the axis that"
-    " keys have or as a number for each head"
-)
+SIGNED = "a decay that may be negative is in chunks where it lies between -1 and 1"
 
 
 def check_log(

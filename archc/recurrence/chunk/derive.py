@@ -335,16 +335,18 @@ class Derivation:
         for each in form.forms:
             self._check_reads(form, each, solves[each.state])
         count = range(len(form.forms[0].steps))
+        reads = (part for each in form.forms for read in each.reads for part in read.parts)
+        early = any(part.when == BEFORE and read_by_rows(form, part) is not None for part in reads)
         try:
             steps = [self._token_step(form, p) for p in count]
-        except NotChunked as refused:
+        except NotChunked:
             numbers = None if any(solves.values()) else by_numbers(form)
             if numbers is not None:
                 self.linked(numbers)
                 return
-            if any(solves.values()):
+            if any(solves.values()) or early:
                 raise
-            steps = [self._token_step(form, p, refused) for p in count]
+            steps = [self._token_step(form, p, True) for p in count]
         states = [self.states[each.state] for each in form.forms]
         turns = {e.state: (e.key[0], e.value[0]) for e in form.forms if solves[e.state]}
 
@@ -353,8 +355,6 @@ class Derivation:
 
         starts = [turn(state.name, self.starts[state.name]) for state in states]
         keys = form.forms[0].key
-        reads = (part for each in form.forms for read in each.reads for part in read.parts)
-        early = any(part.when == BEFORE and read_by_rows(form, part) is not None for part in reads)
         made = MatrixForm(self.frame, keys, states, steps, starts, self.known, early)
         for k, each in enumerate(form.forms):
             self.finals[each.state] = turn(each.state, made.final[k])
@@ -492,34 +492,35 @@ class Derivation:
                     f"`{name}` is read along other axes than its updates sum over", "", read.node
                 )
 
-    def _token_step(self, form: NormalForm, p: int, refused: NotChunked | None = None) -> TokenStep:
-        """One micro-step along tokens; `refused`: why it has no logarithms of its gates, which may
-        be 0 or negative, then."""
-        steps = [each.steps[p] for each in form.forms]
-        terms = []
+    def _token_step(self, form: NormalForm, p: int, signed: bool = False) -> TokenStep:
+        """One micro-step along tokens; `signed`: gates without logarithms may be 0 or negative."""
+        steps, terms = [each.steps[p] for each in form.forms], list[TokenTerm]()
         for m, term in enumerate(steps[0].terms):
             rows = tuple(self._some(form, step.terms[m].c) for step in steps)
             w = self._some(form, term.w)
             terms.append(TokenTerm(self._value(form, term.x), rows, w, term.after))
-        value, rank = self._log(form, steps[0].value), steps[0].rank
-        if refused is None:
-            return TokenStep(self._log(form, steps[0].key), value, tuple(terms), rank)
-        key = self._log_and_sign(form, steps[0].key)
-        if key is None or rank is not None:
-            raise refused
-        return TokenStep(key[0], value, tuple(terms), None, True, key[1])
+        rank = steps[0].rank
+        signed &= rank is None or all(term.w is None or term.after for term in terms)
+        key, *of_key = self._side(form, steps[0].key, signed)
+        value, *of_value = self._side(form, steps[0].value, signed)
+        flags, below = (bool(of_key[0]), bool(of_value[0])), (of_key[1], of_value[1])
+        return TokenStep(key, value, tuple(terms), rank, flags, below)
 
-    def _log_and_sign(
-        self, form: NormalForm, gate: sympy.Expr
-    ) -> tuple[int | None, int | None] | None:
-        """The logarithm of the size of a decay along tokens, and how many of its factors are below
-        0 (None: none is, or for the first a decay of 1); None where it may be more than 1."""
-        if gate == 1:
-            return None, None
-        graph = self.frame.graph
-        id = self._value(form, factored(Table(form.atoms), gate))
-        found = log_and_sign(graph, id, intervals(graph, self.known))
-        return None if isinstance(found, NoLog) else found
+    def _side(
+        self, form: NormalForm, gate: sympy.Expr, signed: bool
+    ) -> tuple[int | None, bool, int | None]:
+        """The log gates of a side along tokens (None: no decay), whether they are those of the
+        sizes of gates that may be 0, and how many of its factors are below 0 (None: none is)."""
+        try:
+            return self._log(form, gate), False, None
+        except NotChunked:
+            if not signed:
+                raise
+            graph, factors = self.frame.graph, factored(Table(form.atoms), gate)
+            found = log_and_sign(graph, self._value(form, factors), intervals(graph, self.known))
+            if isinstance(found, NoLog):
+                raise
+            return found[0], True, found[1]
 
     def _log(self, form: NormalForm, gate: sympy.Expr) -> int | None:
         """The logarithm of a decay along tokens; None for a decay of 1."""

@@ -94,7 +94,7 @@ class LinkedForm(MatrixForm):
         self.key_names = tuple(axis.name for axis in keys)
         self.steps_axis = None if rank is None else Axis("step", rank.size)
         self.known, self.key_gate, self.value_gate = {}, None, None
-        self.signed, self.below = False, None
+        self.signed, self.below, self.values_below = set(), None, None
 
     def _cut(self, id: int | None, fill: int) -> int | None:
         """A number in chunks; tokens that fill the last one leave the states as they are."""

@@ -49,16 +49,16 @@ class TokenTerm:
 class TokenStep:
     """A micro-step as values along tokens: the log gates of the key side and of the value side
     (None: no decay), the terms, the axis of their values that they have a row for each entry of,
-    whether gates of the key side may be 0 (`signed`), and, where they may be negative, how many of
-    their factors are: what is read and written has the sign of their product, and the log gates are
-    those of their sizes."""
+    whether gates of either side may be 0 (`signed`), and, where they may be negative, how many of
+    their factors are (`below`): what is read and written has the sign of their product, and the log
+    gates are those of their sizes."""
 
     key: int | None
     value: int | None
     terms: tuple[TokenTerm, ...]
     rank: Axis | None = None
-    signed: bool = False
-    below: int | None = None
+    signed: tuple[bool, bool] = (False, False)
+    below: tuple[int | None, int | None] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,11 @@ class MatrixForm:
         gates = {p: self._early_gate(step, early) for p, step in enumerate(steps)}
         self.key_gate = self._lay(gates)
         self.value_gate = self._lay({p: step.value for p, step in enumerate(steps)})
-        self.signed = any(step.signed for step in steps)
-        self.below = self._lay({p: step.below for p, step in enumerate(steps)})
+        sides = self.key_gate, self.value_gate
+        self.signed = {g for i, g in enumerate(sides) if any(step.signed[i] for step in steps)}
+        self.below, self.values_below = (
+            self._lay({p: step.below[i] for p, step in enumerate(steps)}) for i in range(2)
+        )
         self.slots = self._slots(steps)
         self.grams: dict[tuple[int, int, bool, bool], int] = {}
         self._carry()
@@ -158,30 +161,37 @@ class MatrixForm:
         """One slot in chunks."""
         after = next(iter(group.values())).after
         x = self._lay({p: self.frame.full(t.x, self.keys) for p, t in group.items()})
-        x = self.frame.times(x, self._sign())
+        x = self._signed(x, self.below)
         assert x is not None, "a term writes somewhere"
-        rows = tuple(
-            self._lay({p: term.rows[k] for p, term in group.items()})
-            for k in range(len(self.states))
-        )
-        w = self._lay({p: term.w for p, term in group.items()})
-        w = w if w is None else self.frame.times(w, self._sign(exclusive=not after))
+        states = range(len(self.states))
+        rows = [self._lay({p: term.rows[k] for p, term in group.items()}) for k in states]
+        rows = tuple(self._signed(row, self.values_below) for row in rows)
+        w = self._signed(self._lay({p: term.w for p, term in group.items()}), self.below, not after)
         return Slot(x, rows, w, after)
 
-    def _sign(self, exclusive: bool = False) -> int | None:
-        """The sign of the gates of the key side up to each row (None: none is negative)."""
-        if self.below is None:
-            return None
+    def _signed(self, rows: int | None, below: int | None, exclusive: bool = False) -> int | None:
+        """Values of rows times the sign of the gates of a side up to each row; `below` counts those
+        that are negative (None: none is)."""
+        if rows is None or below is None:
+            return rows
         frame = self.frame
-        count = frame.add(ck.Sums(frame.row.name), self.below)
-        count = frame.fn("sub", count, self.below) if exclusive else count
+        count = frame.add(ck.Sums(frame.row.name), below)
+        count = frame.fn("sub", count, below) if exclusive else count
+        return frame.fn("mul", rows, self._parity(count))
+
+    def _signed_at_end(self, values: int, below: int | None) -> int:
+        """Values times the sign of all gates of a side in the chunk."""
+        if below is None:
+            return values
+        frame = self.frame
+        count = frame.last(frame.add(ck.Sums(frame.row.name), below))
+        return frame.fn("mul", values, self._parity(count))
+
+    def _parity(self, count: int) -> int:
+        """1 where a count is even, and -1 where it is odd."""
+        frame = self.frame
         odd = frame.fn("mod", count, frame.number(2))
         return frame.fn("sub", frame.number(1), frame.fn("mul", frame.number(2), odd))
-
-    def _whole_sign(self) -> int | None:
-        """The same of all gates of the chunk."""
-        sign = self._sign()
-        return None if sign is None else self.frame.last(sign)
 
     # --- between rows ---
 
@@ -199,7 +209,7 @@ class MatrixForm:
         frame = self.frame
         row, col = frame.row.name, frame.col
         if gate is not None and frame.has(gate, over):
-            op = ck.Gram(over, row, col, strict, exclusive, signed=self.signed)
+            op = ck.Gram(over, row, col, strict, exclusive, signed=gate in self.signed)
             return frame.add(op, a, b, gate)
         dots = frame.product(a, frame.renamed(b, {row: col}), over)
         if gate is None:
@@ -219,7 +229,7 @@ class MatrixForm:
         if all(axis.kind != "dim" or axis.name in frame.outer for axis in self._beside_rows(gate)):
             spans = frame.add(ck.Spans(row, frame.col, strict, exclusive), gate)
             return self._times(frame.fn("mul", weights, frame.fn("exp", spans)), rows)
-        op = ck.Mix(row, col, strict, exclusive, signed=self.signed)
+        op = ck.Mix(row, col, strict, exclusive, signed=gate in self.signed)
         return frame.add(op, weights, rows, gate)
 
     def _beside_rows(self, id: int) -> list[Axis]:
@@ -339,15 +349,14 @@ class MatrixForm:
             written = self._written_by_known(k)
             if written is not None:
                 captured[f"write.{k}"] = written
-        for name, gate in (("key", self.key_gate), ("value", self.value_gate)):
+        sides = (self.key_gate, self.below), (self.value_gate, self.values_below)
+        for name, (gate, below) in zip(("key", "value"), sides, strict=True):
             if gate is not None:
-                sign = self._whole_sign() if name == "key" else None
-                decay = frame.times(frame.last(frame.sums(gate)), sign)
-                assert decay is not None, "a state decays"
-                captured[f"{name} decay"] = decay
+                captured[f"{name} decay"] = self._signed_at_end(frame.last(frame.sums(gate)), below)
         if unknown and self.value_gate is not None:
             captured[SO_FAR] = frame.sums(self.value_gate)
-            captured[TO_COME] = frame.sums(self.value_gate, reverse=True, exclusive=True)
+            to_come = frame.sums(self.value_gate, reverse=True, exclusive=True)
+            captured[TO_COME] = self._signed_at_end(to_come, self.values_below)
         self._recurrence(unknown, captured)
 
     def _solved(
@@ -386,9 +395,7 @@ class MatrixForm:
 
     def _ended_along_keys(self, slot: Slot) -> int:
         """What a slot writes along the keys, as it is left after the chunk."""
-        ended = self.frame.times(self._until_end(slot.x, self.key_gate), self._whole_sign())
-        assert ended is not None, "a term writes somewhere"
-        return ended
+        return self._signed_at_end(self._until_end(slot.x, self.key_gate), self.below)
 
     def _written_by_known(self, k: int) -> int | None:
         """The writes into state k, as they are after the chunk, of slots that read nothing."""
@@ -397,9 +404,8 @@ class MatrixForm:
             row = slot.rows[k]
             if slot.w is None and row is not None:
                 x = self._ended_along_keys(slot)
-                parts.append(
-                    frame.product(x, self._until_end(row, self.value_gate), (frame.row.name,))
-                )
+                row = self._signed_at_end(self._until_end(row, self.value_gate), self.values_below)
+                parts.append(frame.product(x, row, (frame.row.name,)))
         return frame.total(parts)
 
     def _recurrence(self, unknown: Sequence[Slot], captured: Mapping[str, int]) -> None:
@@ -435,17 +441,23 @@ class MatrixForm:
         """The row of a token that reads: the last one what all of them have written."""
         return step if self.rank is None else -1 if when == WRITTEN else 0
 
+    def _read_at(self, rows: int, below: int | None, exclusive: bool) -> int:
+        """Values of rows that read, with the sign of the gates of a side."""
+        signed = self._signed(rows, below, exclusive)
+        assert signed is not None, "there is a value"
+        return signed
+
     def read(self, k: int, query: int, when: str) -> int:
         """The reads of state k by rows, summed over the key axes: a value of rows."""
         exclusive, strict = when == BEFORE, when != WRITTEN
-        query = self.frame.times(query, self._sign(exclusive)) or query
+        query = self._read_at(query, self.below, exclusive)
         parts = [self._read_start(k, query, self.key_names, when)]
         for slot, rows in zip(self.slots, self.rows, strict=True):
             written = rows[k]
             if written is not None:
                 weights = self._gram(query, slot.x, strict, exclusive)
                 parts.append(self._apply(weights, written, self.value_gate, strict, exclusive))
-        return self._sum(parts)
+        return self._read_at(self._sum(parts), self.values_below, exclusive)
 
     def read_at_keys(self, k: int, covectors: int, axis: Axis, when: str) -> int:
         """The reads of state k by each row of a token, before any of them writes, summed over the
@@ -466,6 +478,7 @@ class MatrixForm:
         """The reads of state k by rows, summed over its value axes: what was written is met by its
         rows, and found along its x."""
         exclusive, strict = when == BEFORE, when != WRITTEN
+        query = self._read_at(query, self.values_below, exclusive)
         own = [axis for axis in self.states[k].axes if axis.name in over]
         parts = [self._read_start(k, query, over, when)]
         for slot, rows in zip(self.slots, self.rows, strict=True):
@@ -474,8 +487,7 @@ class MatrixForm:
                 full = self.frame.full(written, own)
                 weights = self._scores(over, self.value_gate, query, full, strict, exclusive)
                 parts.append(self._apply(weights, slot.x, self.key_gate, strict, exclusive))
-        total = self._sum(parts)
-        return self.frame.times(total, self._sign(exclusive)) or total
+        return self._read_at(self._sum(parts), self.below, exclusive)
 
     def _read_start(self, k: int, query: int, over: Collection[str], when: str) -> int:
         """The values that rows read of the state before the chunk, summed over one side's axes."""

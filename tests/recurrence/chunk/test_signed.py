@@ -20,6 +20,9 @@ layer Signed(H, K, V):
     output o
 """
 
+VALUES = "diag(f) @ S[t-1]", "S[t-1] @ diag(f)"
+"""Gates of the keys, and the same of the values."""
+
 
 def drawn(tokens: int) -> list[Tensor]:
     """q, k, v, a and b of one sequence, two heads; gates of all sizes down to 0."""
@@ -33,25 +36,29 @@ def drawn(tokens: int) -> list[Tensor]:
     return [x.float().double().requires_grad_() for x in every]
 
 
-def loop(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """The outputs, token by token."""
+def loop(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, of: str = "K") -> Tensor:
+    """The outputs, token by token, with gates of the keys or of the values (`of`)."""
     state, found = torch.zeros(1, 2, 6, 6, dtype=torch.float64), []
     for t in range(q.shape[1]):
-        state = a[:, t, :, :, None] * state
+        state = state * (a[:, t, :, :, None] if of == "K" else a[:, t, :, None])
         read = torch.einsum("bhk,bhkv->bhv", k[:, t], state) * b[:, t].sigmoid()[..., None]
         state = state + torch.einsum("bhk,bhv->bhkv", k[:, t], v[:, t] - read)
         found.append(torch.einsum("bhk,bhkv->bhv", q[:, t], state))
     return torch.stack(found, 1)
 
 
+@pytest.mark.parametrize("of", ["K", "V"])
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 5e-6), (torch.float64, 1e-13)])
-def test_gradients_of_gates_near_0_have_all_digits(dtype: torch.dtype, limit: float) -> None:
+def test_gradients_of_gates_near_0_have_all_digits(
+    dtype: torch.dtype, limit: float, of: str
+) -> None:
     """What follows from a gate is linear in it, so that its gradient is no smaller near 0 or at 0:
     that of the logarithm of its size, divided by it, where nothing was subtracted before."""
     given, weights = drawn(200), torch.linspace(-1, 1, 200 * 12).view(1, 200, 2, 6)
-    wanted = loop(*given)
+    wanted = loop(*given, of=of)
     slopes = torch.autograd.grad((wanted * weights).sum(), given)
-    layer = archc.parse(SOURCE).module(H=2, K=6, V=6, dtype=dtype, backend="eager")
+    source = SOURCE if of == "K" else SOURCE.replace(*VALUES).replace("a[H, K]", "a[H, V]")
+    layer = archc.parse(source).module(H=2, K=6, V=6, dtype=dtype, backend="eager")
     own = [x.detach().to(dtype).requires_grad_() for x in given]
     found = layer(*own)
     learned = torch.autograd.grad((found * weights).sum(), own)
