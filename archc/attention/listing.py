@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator
 
 import sympy
 
-from archc.attention.between import SPAN, Between, Rank, rows_of_token
 from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Bound, WeightedSum
 from archc.ir import layer as ir
@@ -45,48 +44,6 @@ def bound_text(bound: Bound, reader: str, read: str) -> str:
     """`s <= t`, `s >= t + 1 - w`."""
     limit = bound.slope * sympy.Symbol(reader) + bound.offset
     return f"{read} {'<=' if bound.most else '>='} {limit}"
-
-
-def _u_of(rank: Rank) -> str:
-    """The vector u of an outer product."""
-    return rank.u.name if rank.u.dim else f"{rank.u.name} {rank.w.name}"
-
-
-def lines_between(between: Between) -> Iterator[tuple[str, str]]:
-    """The lines about a weighted sum through matrices of the tokens between."""
-    whole, dot = between.whole, between.dot
-    path = whole.source(dot.read).type.axes[1].name
-    if between.gate is not None:
-        yield from _lines_of_gates(between, between.gate.name, path)
-        return
-    outer = " ".join(
-        f"{'-' if rank.sign < 0 else '+'} {_u_of(rank)} {rank.w.name}'" for rank in between.ranks
-    )
-    through = f"{dot.read}' M[{path} + 1] ... M[{whole.reader.name}] {dot.reader}, M = I {outer}"
-    for title, text in lines(whole):
-        if title == dot.name:
-            yield title, through
-            tokens = SPAN // rows_of_token(len(between.ranks))
-            yield "spans", f"of {tokens} tokens, then twice as long: later ones read earlier ones"
-            beside = f"{between.left.name} . {between.right.name}"
-            yield "inside", f"{dot.name} = {dot.reader} . {dot.read} - {beside}, of a chunk"
-            yield "borders", f"{dot.reader} and {dot.read} are brought to the border of two spans"
-        elif title != "few readers":
-            yield title, text
-
-
-def _lines_of_gates(between: Between, gate: str, path: str) -> Iterator[tuple[str, str]]:
-    """The lines where matrices between are diagonals."""
-    whole, dot = between.whole, between.dot
-    q, k, t = dot.reader, dot.read, whole.reader.name
-    for title, text in lines(whole):
-        if title == dot.name:
-            yield title, f"sum of {q} {k} exp({gate}[{path} + 1] + ... + {gate}[{t}]), by channel"
-            yield "spans", f"of {SPAN} tokens, then twice as long: later ones read earlier ones"
-            yield "inside", f"{dot.name} = {between.left.name} . {between.right.name}, pair by pair"
-            yield "borders", f"{q} and {k} times the gates up to the border of two spans"
-        elif title != "few readers":
-            yield title, text
 
 
 def lines(fold: WeightedSum) -> Iterator[tuple[str, str]]:

@@ -14,40 +14,20 @@ from __future__ import annotations
 
 import sympy
 
+from archc.lowering.span_levels import Level
 from archc.tile.compose import Composer, Tile, ceil_div
 from archc.tile.language import Buffer, Program
 
 
-class _Level:
+class _Gates(Level):
     """A program under construction, of a block of rows, or of a span."""
 
     def __init__(self, name: str, doc: str):
-        k = self.k = Composer(name, doc, 4, 2)
-        (self.IO,) = k.dtypes("IO")
-        self.B, self.N_H, self.N_K = k.sizes("B", "N_H", "N_K")
-        self.T, self.SIZE = k.sizes("T", "SIZE", varying=True)
-        self.BLOCK_T, self.BLOCK_K = k.lengths("BLOCK_T", "BLOCK_K")
-        self.count = ceil_div(self.T, self.SIZE)
-
-    def rows(self, name: str, dtype: str, sides: int = 0) -> Buffer:
-        """Rows of all tokens, [b, h, token, K]; or those of q and k."""
-        axes = {"b": self.B, "h": self.N_H, "t": self.T, "d_K": self.N_K}
-        return self.k.memory(name, {"side": sides, **axes} if sides else axes, dtype)
+        super().__init__(Composer(name, doc, 4, 2))
 
     def products(self, name: str, count: sympy.Expr) -> Buffer:
         """A vector of each span."""
-        axes = {"b": self.B, "h": self.N_H, "n": count, "d_K": self.N_K}
-        return self.k.memory(name, axes, "f32")
-
-    def stand(self, channels: bool) -> None:
-        """The grid, but for places along the tokens; with some of the channels each, or all."""
-        k = self.k
-        self.b, self.h = k.program("b", self.B), k.program("h", self.N_H)
-        self.d = k.iota("d", self.BLOCK_K)
-        if channels:
-            blocks = k.program("channels", ceil_div(self.N_K, self.BLOCK_K))
-            self.d = blocks * self.BLOCK_K + self.d
-        self.in_d = self.d < self.N_K
+        return self.of_spans(name, count, "f32")
 
     def beside(self, span: Tile) -> tuple[Tile, Tile, Tile]:
         """Whether the rows of a span are of q (0) or k (1), the other span of its pair, and whether
@@ -64,11 +44,11 @@ class _Level:
 def climb(name: str = "gates_climb", keeps: bool = False) -> Program:
     """q and k at the borders of spans of twice the length; it `keeps` the rows that it changes, as
     they were."""
-    p = _Level(name, "Rows of q and k brought to the borders of spans of twice the length.")
+    p = _Gates(name, "Rows of q and k brought to the borders of spans of twice the length.")
     k, products = p.k, p.products("matrices", p.count)
-    both = p.rows("both", "IO", 2)
-    kept = p.rows("kept", "IO") if keeps else None
-    p.stand(False)
+    both = p.both("both", "IO")
+    kept = p.rows("kept") if keeps else None
+    p.stand()
     first = k.program("block", ceil_div(p.T, p.BLOCK_T)) * p.BLOCK_T
     t = first + k.iota("t", p.BLOCK_T)
     side, other, there = p.beside((first // p.SIZE).named("span"))
@@ -85,11 +65,11 @@ def descend(name: str = "gates_descend") -> Program:
     """The gradients of q and k at the borders of the spans of a level, in place, and those of the
     logarithms of its products, from those of spans of twice the length. A program has the rows of
     one span, and makes what comes to the other one beside it."""
-    p = _Level(
+    p = _Gates(
         name, "Gradients of rows of q and k, and of log products, at the borders of a level."
     )
-    k, products, kept = p.k, p.products("matrices", p.count), p.rows("kept", "IO")
-    both = p.rows("d_both", "f32", 2)
+    k, products, kept = p.k, p.products("matrices", p.count), p.rows("kept")
+    both = p.both("d_both", "f32")
     above = p.products("d_joined", ceil_div(p.count, 2))
     made = p.products("d_matrices", p.count)
     p.stand(True)

@@ -9,9 +9,9 @@ With a[i] = exp(g[i]), a token's gates, and empty products 1:
 Within a part of 16 tokens a walk from the last token read to the first multiplies the row of each
 reader behind it by its gates; tokens of earlier parts are brought to the begin of the readers'
 part, as readers are. All that is multiplied is a product of gates, and no logarithm is taken of it,
-so that a gate of 0 gives 0. Gradients of logarithms of gates are sums over the span: dg[i] adds up
-q dq - k dk of the tokens from i on, and what arrives at the end of the span, which all of its gates
-are before.
+so that a gate of 0 gives 0. Logarithms of gates are in a dtype of their own; their gradients are
+sums over the span: dg[i] adds up q dq - k dk of the tokens from i on, and what arrives at the end
+of the span, which all of its gates are before.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Gates(Spans):
 
     def __init__(self, name: str, doc: str):
         k = Composer(name, doc, 4, 1)
-        (dtype,), (self.PRECISION,) = k.dtypes("IO"), k.precisions("PRECISION")
+        (dtype, gate), (self.PRECISION,) = k.dtypes("IO", "GATE"), k.precisions("PRECISION")
         super().__init__(k, SPAN, dtype)
         self.inputs = {
             name: k.memory(name, self.given(1), own, strided=True)
-            for name, own in (("q", "IO"), ("k", "IO"), ("gate", "f32"))
+            for name, own in (("q", dtype), ("k", dtype), ("gate", gate))
         }
 
     def vector(self, name: str, parts: bool = False) -> Buffer:

@@ -21,19 +21,20 @@ READERS, READ = 0, 1
 """The two kinds of rows."""
 
 
-class _Level:
-    """A program under construction, of a block of rows, or of a span."""
+class Level:
+    """A program under construction, of a block of rows, or of a span: what those of matrices and of
+    gates by channel (gate_levels.py) have in common."""
 
-    def __init__(self, name: str, doc: str, ahead: int = 2):
-        k = self.k = Composer(name, doc, 8, ahead)
-        (self.IO,), (self.PRECISION,) = k.dtypes("IO"), k.precisions("PRECISION")
+    def __init__(self, k: Composer, precise: bool = False):
+        self.k, (self.IO,) = k, k.dtypes("IO")
+        self.PRECISION = k.precisions("PRECISION")[0] if precise else ""
         self.B, self.N_H, self.N_K = k.sizes("B", "N_H", "N_K")
         self.T, self.SIZE = k.sizes("T", "SIZE", varying=True)
         self.BLOCK_T, self.BLOCK_K = k.lengths("BLOCK_T", "BLOCK_K")
         self.count = ceil_div(self.T, self.SIZE)
 
     def both(self, name: str, dtype: str) -> Buffer:
-        """Rows of q and of k."""
+        """Rows of q and of k, [side, b, h, token, K]."""
         axes = {"side": 2, "b": self.B, "h": self.N_H, "t": self.T, "d_K": self.N_K}
         return self.k.memory(name, axes, dtype)
 
@@ -42,17 +43,36 @@ class _Level:
         axes = {"b": self.B, "h": self.N_H, "t": self.T, "d_K": self.N_K}
         return self.k.memory(name, axes, "IO")
 
-    def matrices(self, name: str, count: sympy.Expr) -> Buffer:
-        """A matrix of each span."""
-        axes = {"b": self.B, "h": self.N_H, "n": count, "d_K": self.N_K, "e_K": self.N_K}
-        return self.k.memory(name, axes, "IO")
+    def of_spans(self, name: str, count: sympy.Expr, dtype: str, *more: str) -> Buffer:
+        """A vector of each span, [b, h, span, K]; with an axis `more`, a matrix."""
+        axes = {"b": self.B, "h": self.N_H, "n": count, "d_K": self.N_K}
+        return self.k.memory(name, axes | dict.fromkeys(more, self.N_K), dtype)
 
-    def stand(self) -> None:
-        """The grid, but for places along the tokens."""
+    def stand(self, channels: bool = False) -> None:
+        """The grid, but for places along the tokens; with some of the channels each, or all."""
         k = self.k
         self.b, self.h = k.program("b", self.B), k.program("h", self.N_H)
-        self.d, self.e = (k.iota(name, self.BLOCK_K) for name in "de")
-        self.in_d, self.in_e = self.d < self.N_K, self.e < self.N_K
+        self.d = k.iota("d", self.BLOCK_K)
+        if channels:
+            self.d = k.program("channels", ceil_div(self.N_K, self.BLOCK_K)) * self.BLOCK_K + self.d
+        self.in_d = self.d < self.N_K
+
+
+class _Matrices(Level):
+    """Such a program of matrices."""
+
+    def __init__(self, name: str, doc: str, ahead: int = 2):
+        super().__init__(Composer(name, doc, 8, ahead), True)
+
+    def matrices(self, name: str, count: sympy.Expr) -> Buffer:
+        """A matrix of each span."""
+        return self.of_spans(name, count, "IO", "e_K")
+
+    def stand(self, channels: bool = False) -> None:
+        """The grid, and columns beside rows."""
+        super().stand(channels)
+        self.e = self.k.iota("e", self.BLOCK_K)
+        self.in_e = self.e < self.N_K
 
     def matrix(self, buffer: Buffer, place: Tile, *where: Tile) -> Tile:
         """The matrix of a span, [d, e]."""
@@ -72,7 +92,7 @@ class _Level:
 def climb(name: str = "span_climb", keeps: bool = False) -> Program:
     """q and k at the borders of spans of twice the length; it `keeps` the rows that it changes, as
     they were."""
-    p = _Level(name, "Rows of q and k brought to the borders of spans of twice the length.")
+    p = _Matrices(name, "Rows of q and k brought to the borders of spans of twice the length.")
     k, matrices = p.k, p.matrices("matrices", p.count)
     both = p.both("both", "IO")
     kept = p.rows("kept") if keeps else None
@@ -100,7 +120,7 @@ def climb(name: str = "span_climb", keeps: bool = False) -> Program:
 
 def join(name: str = "span_join") -> Program:
     """The matrices of spans of twice the length."""
-    p = _Level(name, "Matrices of two spans multiplied.")
+    p = _Matrices(name, "Matrices of two spans multiplied.")
     k, twice = p.k, ceil_div(p.count, 2)
     matrices, joined = p.matrices("matrices", p.count), p.matrices("joined", twice)
     p.stand()
@@ -116,7 +136,7 @@ def join(name: str = "span_join") -> Program:
 
 
 def _of_joined(
-    p: _Level, matrices: Buffer, above: Buffer, span: Tile, there: Tile, side: int
+    p: _Matrices, matrices: Buffer, above: Buffer, span: Tile, there: Tile, side: int
 ) -> Tile:  # fmt: skip
     """The gradient of a matrix from that of the product M = A B with the one of a span: dM B' of A,
     A' dM of B, some columns or rows at a time; of a matrix by itself that of M."""
@@ -140,7 +160,8 @@ def descend(name: str = "span_descend") -> Program:
     """The gradients of q and k at the borders of the spans of a level, in place, and those of its
     matrices, from those of spans of twice the length. A program has the rows of one span, and makes
     what comes to the matrix of the other one beside it."""
-    p = _Level(name, "Gradients of rows of q and k, and of matrices, at the borders of a level.", 1)
+    doc = "Gradients of rows of q and k, and of matrices, at the borders of a level."
+    p = _Matrices(name, doc, 1)
     k, twice = p.k, ceil_div(p.count, 2)
     matrices, kept, both = p.matrices("matrices", p.count), p.rows("kept"), p.both("d_both", "f32")
     above, made = p.matrices("d_joined", twice), p.matrices("d_matrices", p.count)

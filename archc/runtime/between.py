@@ -48,7 +48,7 @@ class Given(NamedTuple):
     places `ends` are q and k of the product with matrices, at `values` the values that are
     weighted. `ranks` are u and w of each outer product, `signs` theirs, where u is [B, T, heads
     ..., 1] if it is w at a rate; `numbers` are those of the kernels. `gate`: in place of ranks the
-    logarithms of gates by channel."""
+    logarithms of gates by channel, in a dtype of their own."""
 
     sources: list[Tensor]
     roles: tuple[str, ...]
@@ -434,7 +434,11 @@ def room_of(given: Given, learned: Sequence[int], wide: torch.dtype) -> Room:
         else:
             tensors[place] = x.new_empty((B, *heads, T), dtype=wide)
         dims[place] = 2 if given.vectors[place] else 1
-    ends = [torch.empty_like(by_rows(given.sources[i])) for i in given.ends]
+    of_rows = (by_rows(given.sources[i]) for i in given.ends)
+    ends = [x.new_empty(x.shape) for x in of_rows]  # in one piece, whatever strides these have
+    if given.gate is not None:
+        gate = by_rows(given.gate)
+        return Room([*ends, gate.new_empty(gate.shape, dtype=wide)], tensors, dims)
     for x in between_rows(given._replace(ranks=given.ranks[:1], signs=given.signs[:1])):
         ends.append(x.new_empty((B, T * ranks_of(len(given.ranks)), *x.shape[2:])))
     return Room(ends, tensors, dims)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from archc.attention.between import Between
-from archc.attention.listing import lines, lines_between
+from archc.attention.between_lines import lines_between
+from archc.attention.listing import lines
 from archc.attention.moved_keys import moved_keys
 from archc.attention.recognise import sums
 from archc.attention.row_heads import all_by_rows, rows_of

@@ -13,6 +13,7 @@ from archc.backends.triton.program_launch import ProgramLaunch, write_program
 from archc.backends.writer import Writer
 
 from archc.attention.between import Between, rows_of_token
+from archc.attention.between_lines import Equations
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.lowering.attention import numbers_of
 from archc.lowering.attention_spans import (
@@ -113,7 +114,7 @@ class BetweenOp(FoldOp):
     other sources."""
 
     def __init__(self, file: File, between: Between, title: str):
-        self.between = between
+        self.between, self.equations = between, Equations(between)
         paths = {source.name: source for source in _turning(between)}
         self.paths = [*paths.values()]
         whole = between.whole
@@ -138,34 +139,39 @@ class BetweenOp(FoldOp):
         constants, warps = {"IO": "q.dtype"}, "" if gradient else "span_warps(q.dtype)"
         if self.between.gate is not None:
             program, warps = (of_gates if gradient else gates)(name), ""
+            constants["GATE"] = "gate.dtype"
             if gradient:
                 self._sums_of_gates()
         else:
             make = of_borders if gradient else borders
             program = make(rows_of_token(len(ranks)), ranks[0].u.dim is None, name)
             constants |= {"SOLVE": "solve_of(q.dtype)"}
-        self._launching(program, doc, [], sizes, constants, warps)
+        lines = self.equations.of_borders() if gradient else self.equations.borders()
+        self._launching(program, lines, doc, [], sizes, constants, warps)
 
     def _sums_of_gates(self) -> None:
         """The function that launches the kernel of sums over the tokens of spans."""
         sizes = {"B": "d_gate.shape[0]", "N_H": "d_gate.shape[2]", "N_K": "d_gate.shape[3]"}
         doc = "Launch the kernel of gradients of gates, from those of tokens."
-        self._launching(sums_of_gates(f"{self.title}_sums_kernel"), doc, [], sizes, {}, "")
+        program, lines = sums_of_gates(f"{self.title}_sums_kernel"), self.equations.sums()
+        self._launching(program, lines, doc, [], sizes, {}, "")
 
-    def _level(self, program: Program, doc: str, few: bool = False) -> None:
+    def _level(self, program: Program, lines: list[str], doc: str, few: bool = False) -> None:
         """The function that launches a kernel of a level, of `few` warps where that is enough."""
         sizes = {"B": "matrices.shape[0]", "N_H": "matrices.shape[1]", "N_K": "matrices.shape[-1]"}
         rows = next((b.name for b in program.buffers if b.dtype == "IO"), "matrices")
         constants = {"IO": f"{rows}.dtype", "BLOCK_T": f"level_rows(size, {rows}.dtype)"}
         warps = f"span_warps({rows}.dtype)" if few else ""
-        self._launching(program, doc, ["size"], sizes | {"SIZE": "size"}, constants, warps)
+        sizes["SIZE"] = "size"
+        self._launching(program, lines, doc, ["size"], sizes, constants, warps)
 
     def _launching(
-        self, program: Program, doc: str, more: list[str], sizes: dict[str, str],
-        constants: dict[str, str], warps: str,
+        self, program: Program, lines: list[str], doc: str, more: list[str],
+        sizes: dict[str, str], constants: dict[str, str], warps: str,
     ) -> None:  # fmt: skip
-        """The function that launches a kernel; it is given its buffers, and how many `tokens`
-        there are."""
+        """The function that launches a kernel, whose docstring has these lines; it is given its
+        buffers, and how many `tokens` there are."""
+        program = replace(program, doc="\n".join([program.doc, *lines]))
         names = [buffer.name for buffer in program.buffers]
         title = program.name.removesuffix("_kernel")
         writer = Writer().define(title, [*names, "tokens", *more], [doc])
@@ -178,17 +184,19 @@ class BetweenOp(FoldOp):
 
     def _levels(self, learned: bool) -> None:
         """The functions of the kernels of a level: with gradients, if anything is `learned`."""
-        gated = self.between.gate is not None
+        gated, of = self.between.gate is not None, self.equations
         rows, back = (climb_gates, descend_gates) if gated else (climb, descend)
         doc = "Launch the kernel of q and k at the borders of spans of twice the length."
-        self._level(rows(f"{self.title}_climb_kernel"), doc, True)
+        self._level(rows(f"{self.title}_climb_kernel"), of.climb(), doc, True)
         if not gated:
-            self._level(join(f"{self.title}_join_kernel"), "Launch the kernel of their matrices.")
+            more = "Launch the kernel of their matrices."
+            self._level(join(f"{self.title}_join_kernel"), of.join(), more)
         doc = f"{doc[:-1]}, which keeps what changes."
-        self._level(rows(f"{self.title}_climb_keeping_kernel", keeps=True), doc, True)
+        keeping = rows(f"{self.title}_climb_keeping_kernel", keeps=True)
+        self._level(keeping, of.climb(), doc, True)
         if learned:
             doc = "Launch the kernel of the gradients of a level, from those of the next."
-            self._level(back(f"{self.title}_descend_kernel"), doc)
+            self._level(back(f"{self.title}_descend_kernel"), of.descend(), doc)
 
     def _moves(self, *names: str) -> str:
         """Functions of kernels, by their short names; some of gates are in the runtime."""
@@ -280,6 +288,11 @@ class BetweenOp(FoldOp):
             writer.line(f"d_{self.arguments[source.name]} = {' + '.join(found)}")
         writer.gives([self._own_or_path(source) for source in learned])
         self.file.sections.append(writer.text())
+
+    def _dtype(self, source: Source) -> str:
+        """The dtype of a vector in kernels: that of gates is their own."""
+        own = source == self.between.gate
+        return f"{self.arguments[source.name]}.dtype" if own else super()._dtype(source)
 
     def _laid_out(self, source: Source) -> list[str]:
         found = super()._laid_out(source)

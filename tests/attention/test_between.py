@@ -248,7 +248,8 @@ def borders_of(program: Program) -> Callable:
         B, _, h, K = buffers.get("q", tensors[-1]).shape
         sizes = {"B": B, "N_H": h, "N_K": K, "T": tokens}
         block = max(16, 1 << (K - 1).bit_length())
-        constants = {"IO": "f64", "PRECISION": "ieee", "SOLVE": "f32", "BLOCK_K": block}
+        constants = {"IO": "f64", "GATE": "f64", "PRECISION": "ieee", "SOLVE": "f32"}
+        constants |= {"BLOCK_K": block}
         run(program, buffers, sizes, constants, True)
 
     return launch

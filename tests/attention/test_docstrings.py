@@ -44,3 +44,15 @@ def test_every_kernel_says_which_lines_it_is_of(spec: str) -> None:
 def test_what_is_key_and_value_has_both_sums() -> None:
     every = [line for lines in docs("dsa").values() for line in lines]
     assert "d.c = sum[t](d.product * W_UK + exp(score - lse) * d.o)" in every
+
+
+@pytest.mark.parametrize("spec", ["path", "tests/newcomers/channel_gates.arch"])
+def test_kernels_of_levels_say_shapes_and_lines(spec: str) -> None:
+    """What stands between the folds of a tree: borders of spans, and steps from level to level."""
+    kinds = ("borders", "climb", "climb_keeping", "descend", "sum_join", "sum_sums")
+    ends = tuple(f"{kind}_kernel" for kind in kinds)
+    found = {n: x for n, x in docs(spec).items() if n.endswith(ends) and "moved" not in n}
+    assert len(found) >= 6
+    for name, lines in found.items():
+        assert any(line.endswith("]") and "  [batch H" in line for line in lines), name
+        assert any(f"{spec.removesuffix('.arch')}.arch:" in line for line in lines), name
