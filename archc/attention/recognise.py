@@ -16,7 +16,7 @@ from archc.attention.between import Between, Rank, Through, by_spans, through
 from archc.attention.bounds import always, bound, conjuncts, ranges, up_to_the_reader
 from archc.attention.dropped import IN_PART, NOT_THERE, before_noise, noise_in, undropped
 from archc.attention.factors import NOT_THERE as NO_FACTOR
-from archc.attention.factors import Factors, factored
+from archc.attention.factors import Factors, as_real, factored
 from archc.attention.grouped import grouped
 from archc.attention.learned import Slopes, learned
 from archc.attention.reach import reach_of
@@ -141,7 +141,7 @@ class Reading:
             raise self.refuse(IN_PART, noise)
         visible = [] if mask is None else self._mask(mask)
         self.pairs_axes = weights.type.axes
-        self.graph.outputs["score"] = self.formula(score)
+        self.graph.outputs["score"] = as_real(self.graph, self.formula(score))
         self._multiply(factors)
         self._visible(visible)
         summed = None if values is None else self._values(values).name
@@ -194,7 +194,7 @@ class Reading:
         for fn, node in factors:
             total = self.graph.outputs.get("factor")
             one = Builder(self.graph).number(1) if total is None else total
-            made = self.formula(node)
+            made = as_real(self.graph, self.formula(node))
             alone = total is None and fn == "mul"
             self.graph.outputs["factor"] = made if alone else Builder(self.graph).fn(fn, one, made)
 

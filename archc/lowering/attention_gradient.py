@@ -249,9 +249,10 @@ def _delta(w: Gradient, readers: dict[str, Tile]) -> Tile:
     sum of its weights."""
     found, own = None, [w.in_mine]
     if w.o is not None:
-        assert w.values is not None and w.values.dim is not None
-        both = w.of_readers(w.o, w.mine, own).to("f32") * readers["d_o"].to("f32")
-        found = both.sum(w.dim(w.values.dim).name).named("d_o_o", "dO . O")
+        found = w.of_readers(w.o, w.mine, own).to("f32") * readers["d_o"].to("f32")
+        if w.values is not None and w.values.dim is not None:
+            found = found.sum(w.dim(w.values.dim).name)
+        found = found.named("d_o_o", "dO . O")
     if w.d_lse is not None:
         found = (0.0 if found is None else found) - w.of_readers(w.d_lse, w.mine, own)
     assert found is not None

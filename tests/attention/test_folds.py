@@ -48,6 +48,9 @@ SCORES = {
     "softmax with signs": (
         spec(PLAIN, read="(softmax(abs({0})) * tanh({0}) * g[t]) @ v[s]", inputs="g[H]"), {},
     ),
+    "softmax within a span": (spec(read="(softmax({}) * where(t - s < 5, 1, 0)) @ v[s]"), {}),
+    "the mean age": (spec(read="sum[s](softmax({}) * (t - s))"), {}),
+    "the mean of numbers": (spec(read="sum[s](softmax({}) * c[s])", inputs="c[H]"), {}),
     "softmax over another product, of blocks": (
         spec(f"{PLAIN}, sink", "t - w < s < t", params="sink[H], rate[H]", sizes="w, R",
              inputs="p[H, R], m[H, R]",
