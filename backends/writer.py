@@ -211,12 +211,12 @@ class Writer:
         self.line(before + ", ".join(items) + after, note)
 
     def define(
-        self, name: str, arguments: Iterable[str], doc: Iterable[str], op: bool = False
+        self, name: str, arguments: Iterable[str], doc: Iterable[str], wrapper: str = ""
     ) -> Writer:  # fmt: skip
-        """`def name(arguments):` with its docstring; what follows is inside. `op`: the work of an
-        op of torch."""
-        if op:
-            self.line("@as_op")
+        """`def name(arguments):` with its docstring; what follows is inside. `wrapper`: what it is
+        given to."""
+        if wrapper:
+            self.line(f"@{wrapper}")
         self.call(f"def {name}(", [*arguments], "):")
         self.depth += 1
         self.docstring(doc)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from archc.runtime.chunks import runs_of_chunks
-from archc.runtime.repeated import learns, recording_now, unwatched
+from archc.runtime.repeated import Known, learns, recording_now, unwatched
 
 
 def free_space(name: str, op: str) -> torch.library.Library:
@@ -45,7 +45,7 @@ def new_op(
     learning, one = learning_of(op, gradient, keep), len(listed._schema.returns) == 1
     space.impl(title, spread_out(with_autograd(op, learning, one)), "Autograd")
     floats = [i for i, each in enumerate(typed) if each.startswith("float ")]
-    call = called(op, function, learning, learning_of(function, gradient, keep), floats, one)
+    call = called(op, function, learning, learning_here(function, gradient, keep), floats, one)
     vars(call).update(op=listed, given=given, made=made)
     return call
 
@@ -83,37 +83,43 @@ def called(
 
 
 def new_op_with_gradient(
-    space: torch.library.Library, schema: str, function: Callable, fake: Callable,
+    space: torch.library.Library, schema: str, function: Callable, fake: Callable | str,
     gradient_op: Any, wide: Callable | None = None,
 ) -> Callable:  # fmt: skip
     """An op whose gradient is another op. By their names that op takes arguments and results of
     this one, and as `d_x` what arrives for the result x; it returns `d_x` for the argument x."""
-    given, made = names_in(schema)
-    arriving = [f"d_{name}" for name in made]
+    (given, made), takes = names_in(schema), gradient_op.given
+    every, arriving = [*given, *made], [f"d_{name}" for name in made]
+    kept = [every.index(name) if name in every else -1 for name in takes]
+    slopes = [(place, arriving.index(d)) for place, d in enumerate(takes) if d in arriving]
+    found = [f"d_{name}" for name in given]
+    found = [gradient_op.made.index(d) if d in gradient_op.made else -1 for d in found]
+    saved = [name in takes and d not in takes for name, d in zip(made, arriving, strict=True)]
 
     def keep(ctx, inputs, output):
-        known = dict(zip((*given, *made), (*inputs, *output), strict=True))
-        kept = [known.get(name) for name in gradient_op.given]
-        ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in kept))
-        ctx.rest = [None if isinstance(x, Tensor) else x for x in kept]
+        known = (*inputs, *output, None)
+        known = [known[place] for place in kept]
+        ctx.save_for_backward(*[x if isinstance(x, Tensor) else None for x in known])
+        ctx.rest = [None if isinstance(x, Tensor) else x for x in known]
         ctx.like = [*map(result_kind, output)]
-        ctx.mark_non_differentiable(*(
-            x for name, x, d in zip(made, output, arriving, strict=True)
-            if not x.is_floating_point() or {name, d}.intersection(gradient_op.given) == {name}
-        ))  # fmt: skip
+        ctx.mark_non_differentiable(*[
+            x for x, alone in zip(output, saved, strict=True)
+            if alone or not x.is_floating_point()
+        ])  # fmt: skip
         ctx.set_materialize_grads(False)
 
-    def derive(ctx, *slopes):
-        if all(d is None for d in slopes):
+    def derive(ctx, *arrived):
+        if all(d is None for d in arrived):
             return (None,) * len(given)
-        slopes = {n: (d, kind) for n, d, kind in zip(arriving, slopes, ctx.like, strict=True)}
-        found = gradient_op(*(
-            or_zero(*slopes[name]) if name in slopes else other if x is None else x
-            for name, x, other in zip(gradient_op.given, ctx.saved_tensors, ctx.rest, strict=True)
-        ))  # fmt: skip
-        found = found if isinstance(found, tuple) else (found,)
-        found = dict(zip(gradient_op.made, found, strict=True))
-        return tuple(found.get(f"d_{name}") for name in given)
+        known = [b if a is None else a for a, b in zip(ctx.saved_tensors, ctx.rest, strict=True)]
+        for place, number in slopes:
+            known[place] = arrived[number]
+            if known[place] is None:  # kernels take no expanded 0
+                shape, dtype, device = ctx.like[number]
+                known[place] = torch.zeros(shape, dtype=dtype, device=device)
+        made = gradient_op(*known)
+        made = (*made, None) if isinstance(made, tuple) else (made, None)
+        return tuple([made[place] for place in found])
 
     return new_op(space, schema, function, fake, derive, keep, wide)
 
@@ -215,6 +221,27 @@ def learning_of(op: Callable, gradient: Callable, keep: Callable | None) -> type
     return Learning
 
 
+def learning_here(function: Callable, gradient: Callable, keep: Callable | None) -> type:
+    """The class by which autograd alone knows what an op does: where no transform is to know it,
+    too, torch takes a third of the time to call it."""
+
+    class Learning(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *given):
+            with torch._C._AutoDispatchBelowAutograd():
+                made = function(*given)
+            made = made if isinstance(made, tuple) else (made,)
+            if keep is not None:
+                keep(ctx, given, made)
+            return made
+
+        @staticmethod
+        def backward(ctx, *arriving):
+            return gradient(ctx, *arriving)
+
+    return Learning
+
+
 def with_autograd(op: Callable, learning: type, one: bool) -> Callable:
     """An op with its gradient, as `torch.library.register_autograd` makes one, in a third of the
     time a call."""
@@ -279,6 +306,12 @@ def as_op(function: Callable) -> Callable:
                 return function(*args)
 
     return run
+
+
+def as_op_again(function: Callable) -> Callable:
+    """The function as an op does it; from the third call for tensors alike it is done again as it
+    was the second time, if it launched kernels."""
+    return Known(as_op(function)).__call__
 
 
 def with_new_states(function: Callable, *places: int) -> Callable:

@@ -5,7 +5,8 @@ those at the time of the call: launches and room ask for them then."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any
 
@@ -47,7 +48,7 @@ def likeness(given: tuple, learns: bool = False) -> tuple[tuple | None, list]:
     return tuple(key), addresses
 
 
-def unwatched(given: tuple) -> bool:
+def unwatched(given: Iterable) -> bool:
     """Whether autograd at most looks at what is done with these: no compiler, tracer, transform of
     torch.func, forward mode or mode of dispatch does, and no tensor is of a kind of its own, has a
     shape alone, or stands for its negative or for zeros that are nowhere."""
@@ -57,17 +58,22 @@ def unwatched(given: tuple) -> bool:
         return False
     if torch.autograd.forward_ad._current_level >= 0:
         return False
-    return all(
-        not (x.is_neg() or x.is_meta or x._is_zerotensor())
-        if x.__class__ in PLAIN
-        else not isinstance(x, Tensor)
-        for x in given
-    )
+    for x in given:
+        if x.__class__ in PLAIN:
+            if x.is_neg() or x.is_meta or x._is_zerotensor():
+                return False
+        elif isinstance(x, Tensor):
+            return False
+    return True
 
 
-def learns(given: tuple) -> bool:
+def learns(given: Iterable) -> bool:
     """Whether autograd is to know what is made of these."""
-    return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in given)
+    if torch.is_grad_enabled():
+        for x in given:
+            if isinstance(x, Tensor) and x.requires_grad:
+                return True
+    return False
 
 
 ROOM = torch.ops.aten.empty.memory_format
@@ -75,6 +81,9 @@ ROOM = torch.ops.aten.empty.memory_format
 
 ROOM_LIKE = torch.ops.aten.new_empty.default
 """What `new_empty` is."""
+
+VIEW = torch.ops.aten.view.default
+"""What `view` is."""
 
 
 HERE = threading.local()
@@ -141,6 +150,9 @@ class Recording(TorchDispatchMode):
             (x,), op = results, ROOM
             taken = x.shape, x.dtype, x.nbytes
             self.sure = self.sure and x.is_contiguous()
+        elif op is VIEW:
+            (x,), taken = results, [taken[0], {}]
+            taken[0][1] = x.shape
         if self.sure and not same:  # what is contiguous already is itself
             self.steps.append((op, taken, [self.place_of(x) for x in results]))
         return made
@@ -170,10 +182,12 @@ class Recording(TorchDispatchMode):
             self.steps.append((launched[0], self.named(launched[1]), None))
 
     def repeated(self, results: Any) -> Repeated | None:
-        """The call as it can be done again; None where that is not sure."""
+        """The call as it can be done again; None where that is not sure, and where it launches
+        nothing."""
         made = self.named(results)
-        if not self.sure:
+        if not self.sure or all(gives is not None for _, _, gives in self.steps):
             return None
+        self.fold_views(made)
         last, bytes_of, kept = {}, {}, {*places_in(made)}
         seen = {*kept}
         for number, (what, taken, gives) in enumerate(self.steps):
@@ -190,6 +204,31 @@ class Recording(TorchDispatchMode):
                 left = [p for p, at in last.items() if at == number and self.given <= p not in kept]
                 steps.append((step_of(what, taken, gives, self.device), left))
         return Repeated(steps, self.count - self.given, made, self.numbers)
+
+    def fold_views(self, results: Any) -> None:
+        """Leave out views that launches alone take, which are given addresses, and a view that is
+        returned of room that launches alone take: the room has its shape."""
+        kept, looked = {*places_in(results)}, Counter[Place]()
+        for _, taken, gives in self.steps:
+            looked.update(places_in(taken) if gives is not None else ())
+        rooms = {gives[0]: i for i, (what, _, gives) in enumerate(self.steps) if what is ROOM}
+        same, left = dict[Place, Place](), dict(enumerate(self.steps))
+        for number, (what, taken, gives) in enumerate(self.steps):
+            if what is not VIEW:
+                continue
+            (of, shape), (place,) = taken[0], gives
+            if place not in kept and place not in looked:
+                same[place] = of
+                del left[number]
+            elif of in rooms and of not in kept and looked[of] == 1:
+                same[of] = place
+                left[rooms[of]] = ROOM, (shape, *self.steps[rooms[of]][1][1:]), [place]
+                del left[number]
+        self.steps = [
+            (what, [same.get(x, x) if x.__class__ is Place else x for x in taken], gives)
+            if gives is None else (what, taken, gives)
+            for what, taken, gives in left.values()
+        ]  # fmt: skip
 
 
 def places_in(x: Any) -> list[Place]:

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from archc.runtime.optional import triton
-from archc.runtime.repeated import Known, noted
+from archc.runtime.repeated import noted
 
 
 class NotCompiled(Exception):
@@ -184,8 +184,7 @@ class Launches(TorchDispatchMode):
 
 
 def compiled_together(function: Callable) -> Callable:
-    """A function that launches kernels: if one is not compiled yet, all are, side by side. From the
-    third call for tensors alike it is done again as it was the second time."""
+    """A function that launches kernels: if one is not compiled yet, all are, side by side."""
 
     def run(*args):
         NotCompiled.here.raised = True
@@ -198,4 +197,4 @@ def compiled_together(function: Callable) -> Callable:
         with Launches(function) as launches:
             return launches.function(*args)
 
-    return Known(run).__call__
+    return run

@@ -36,6 +36,8 @@ TORCH = {"int": "torch.int64", "bool": "torch.bool"}
 class Op(GraphFunction):
     """One op under construction: `eager` does it in PyTorch, `fast` is what may do it instead."""
 
+    wrapper = "as_op"
+
     def __init__(
         self, owner: ChunkedFunction, name: str, eager: GraphFunction, fast: GraphFunction
     ) -> None:
@@ -213,7 +215,7 @@ class Op(GraphFunction):
         """The function that does it; its name. `shapes`: those that are looked at first; `brief`:
         the op that keeps nothing for a gradient, which the same function does."""
         keep = ["keep=True"] * (brief is not None)
-        writer = Writer().define(self.name, [*self.every, *keep], [self.done()], op=True)
+        writer = Writer().define(self.name, [*self.every, *keep], [self.done()], self.wrapper)
         if shapes:
             self.refuse(writer, shapes)
         if self.kept:

@@ -258,7 +258,7 @@ class BetweenOp(FoldOp):
             op.write_functions([*learned, *beside] if learned else [])
         self.near.write_function()
         doc = f"`{self.title}` by spans: within each, then what each reads of the one before."
-        writer = Writer().define(f"{self.title}_launch", self.parameters, [doc], op=True)
+        writer = Writer().define(f"{self.title}_launch", self.parameters, [doc], wrapper="as_op")
         self._prepare(writer)
         self._given(writer)
         kernels = [self._moves("borders", "climb", "join", "climb_keeping")]

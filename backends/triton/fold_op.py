@@ -257,7 +257,7 @@ class FoldOp:
 
     def _forward(self) -> None:
         doc = f"`{self.title}` {self.how}."
-        writer = Writer().define(f"{self.title}_launch", self.parameters, [doc], op=True)
+        writer = Writer().define(f"{self.title}_launch", self.parameters, [doc], wrapper="as_op")
         self._prepare(writer)
         self._launches(writer, self._write_sizes(writer, self._lengths()))
         writer.gives(self.results)
@@ -408,7 +408,7 @@ class FoldOp:
         """The head of the function of the gradient, which keeps in mind what dtypes these have."""
         doc = f"The gradient of `{self.title}`: {how}."
         given = [*self._arriving(), *self.parameters]
-        writer = Writer().define(f"{self.title}_backward", given, [doc], op=True)
+        writer = Writer().define(f"{self.title}_backward", given, [doc], wrapper="as_op")
         for source in learned:
             name = self.arguments[source.name]
             writer.line(f"{name}_dtype = {name}.dtype")

@@ -19,6 +19,7 @@ from archc.backends.writer import Writer
 class KernelOp(Op):
     """One op under construction: `fast` launches kernels, `eager` does the same in PyTorch."""
 
+    wrapper = "as_op_again"
     fast: KernelFunction
 
     def done(self) -> str:

@@ -89,7 +89,7 @@ def write_places(file: File, title: str) -> str:
 def _write_launch(file: File, name: str, title: str) -> None:
     """The function that launches its kernels, and these."""
     doc = "The places of the `most` largest of each row, in order, among those that may be."
-    writer = Writer().define(f"{name}_launch", ["score", "most"], [doc], op=True)
+    writer = Writer().define(f"{name}_launch", ["score", "most"], [doc], wrapper="as_op")
     writer.line("rows = score.reshape(-1, score.shape[-1]).contiguous()")
     writer.line("listed = rows.new_full((rows.shape[0], most), -1, dtype=torch.int32)")
     sizes = {"ROWS": "rows.shape[0]", "S": "rows.shape[1]", "MOST": "most"}

@@ -57,7 +57,7 @@ class WalkOp(KernelOp):
     def function(self, shapes: str = "", brief: Op | None = None) -> str:
         """The function that does it; its name. `shapes`: those that are looked at first."""
         done = f"`{self.fast.name}` where a kernel can do it, else `{self.eager.name}`."
-        writer = Writer().define(self.name, self.every, [done], op=True)
+        writer = Writer().define(self.name, self.every, [done], wrapper="as_op")
         if shapes:
             self.refuse(writer, shapes)
         if self.kept:

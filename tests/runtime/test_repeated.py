@@ -19,7 +19,14 @@ from triton import language as tl
 
 from archc.runtime import launch, repeated
 from archc.runtime.launch import launch_kernel
-from archc.runtime.ops import free_space, transformed
+from archc.runtime.ops import (
+    as_op_again,
+    free_space,
+    new_op,
+    new_op_with_gradient,
+    no_second_gradient,
+    transformed,
+)
 from archc.runtime.packed import segment_tables
 from archc.runtime.repeated import Recording, made_of_numbers
 from archc.runtime.together import compiled_together
@@ -78,7 +85,7 @@ class Counted:
             self.runs += 1
             return function(*given)
 
-        self.call = compiled_together(counted)
+        self.call = as_op_again(compiled_together(counted))
 
 
 def several(x: Tensor, y: Tensor, scale: float, more: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -217,6 +224,73 @@ def test_nothing_is_kept_of_a_call() -> None:
         once()
     gc.collect()
     assert not any(ref() is not None for ref in alive)
+
+
+def after(function: Callable[[Tensor], Any]) -> Callable[..., Any]:
+    """A function of what a launch makes."""
+    return lambda x, y: function(plus(x, y))
+
+
+FLAT: dict[str, tuple[Callable[..., Any], int]] = {
+    "room": (after(lambda z: z.view(-1)), 2),
+    "room, and a sum of it": (after(lambda z: (z.view(-1), z.sum(0))), 4),
+    "room, and itself": (after(lambda z: (z.view(-1), z)), 3),
+    "room in two shapes": (after(lambda z: (z.view(-1), z.view(2, 6))), 4),
+    "what is given to launches": (lambda x, y: plus(x.view(12), y.view(12)), 2),
+    "what is read, too": (lambda x, y: plus(x.view(12), y.view(12) * y.view(12)), 5),
+    "what launches made": (lambda x, y: plus(plus(x, y).view(12), y.view(12)), 4),
+}
+"""Functions with views, and how many steps are left of them: room, launches, and what else."""
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_views_for_launches_are_left_out(name: str) -> None:
+    function, steps = FLAT[name]
+    call = as_op_again(function)
+    for _ in range(4):
+        x, y = torch.randn(3, 4), torch.randn(3, 4)
+        torch.testing.assert_close(call(x, y), function(x, y))
+    (again,) = call.__self__.calls.values()  # type: ignore[attr-defined]
+    assert len(again.steps) == steps
+
+
+def test_what_launches_nothing_is_run_each_time() -> None:
+    counted = Counted(lambda x, y: x + 2 * y)
+    for _ in range(4):
+        counted.call(torch.randn(3, 4), torch.randn(3, 4))
+    assert counted.runs == 4
+
+
+def test_ops_and_their_gradients_are_done_again() -> None:
+    """All that they do: what is looked at, and the shapes of what is kept."""
+    runs = {"values": 0, "gradient": 0}
+
+    def values(x: Tensor, y: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
+        runs["values"] += 1
+        return plus(x, y), plus(y, y), plus(x, x.clone()).view(-1)
+
+    def gradient(kept: Tensor, d_z: Tensor, d_s: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        runs["gradient"] += 1
+        kept = kept.view(d_z.shape)
+        return plus(d_z.contiguous(), kept), plus(d_s.contiguous(), d_z.contiguous())
+
+    space = free_space("again", "both")
+    schema = "slopes(kept, d_z, d_s, int n) -> (d_x, d_y)"
+    slopes = new_op(space, schema, as_op_again(gradient), "d_z d_z", no_second_gradient)
+    schema = "both(x, y, int n) -> (z, s, kept)"
+    both = new_op_with_gradient(space, schema, as_op_again(values), "x x x", slopes)
+    for number in range(5):
+        x, y = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
+        z, s, kept = both(x, y, 1)
+        assert not kept.requires_grad
+        d_z, d_s = torch.randn(3, 4), torch.randn(3, 4)
+        for d in (d_s, None):
+            outputs, arrive = (z, d_z) if d is None else ((z, s), (d_z, d))
+            d_x, d_y = torch.autograd.grad(outputs, (x, y), arrive, retain_graph=True)
+            torch.testing.assert_close((z, s), (x + 2 * y, 3 * y))
+            torch.testing.assert_close(d_x, d_z + 6 * x)
+            torch.testing.assert_close(d_y, (0 if d is None else d) + 2 * d_z)
+        assert runs == {"values": min(number + 1, 2), "gradient": 2}
 
 
 def test_one_inside_another_is_a_part_of_it() -> None:
