@@ -156,6 +156,7 @@ class KernelValues(Values):
         if paired:
             k.fixed(AGAIN, RUN)
             self.twice = Twice(k, grid, CHUNKS, self.numbers.operand)
+            self.again = self.twice.takes_tree
         else:
             self._stand()
 

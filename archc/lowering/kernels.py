@@ -431,18 +431,21 @@ def _decays_along_dims(op: ir.Recurrence) -> bool:
 
 def _while_there(kernel: Kernel) -> Iterator[tuple[str, int]]:
     """The values that a kernel stores, in order, but each as soon as no product is missing for it:
-    what it is made of need not be held any longer. What is made element by element is in order of
-    its names, so that kernels which store the same are the same."""
+    what it is made of need not be held any longer. What a system is solved for comes last, as that
+    takes the registers. What is made element by element is in order of its names, so that kernels
+    which store the same are the same."""
     graph, made = kernel.graph, made_here(kernel)
     alone = ir.Elementwise | ck.Less
     if all(isinstance(node.op, alone) or len(node.operands) < 2 for node in made):
         yield from sorted(kernel.stores.items())
         return
     here = {node.id for node in made if ir.is_product(node.op)}
+    solved = {node.id for node in made if isinstance(node.op, ck.Inverse)}
+    last = {n: bool(solved & {id, *graph.ancestors(id)}) for n, id in kernel.stores.items()}
     needs = {id: here & {id, *graph.ancestors(id)} for id in kernel.stores.values()}
     waiting, done = dict(kernel.stores), set[int]()
     while waiting:
         ready = (name for name, id in waiting.items() if needs[id] and needs[id] <= done)
-        name = next(ready, next(iter(waiting)))
+        name = next(ready, min(waiting, key=last.__getitem__))
         done |= needs[waiting[name]]
         yield name, waiting.pop(name)

@@ -15,6 +15,7 @@ source: blocked inversion: Golub and Van Loan, Matrix Computations, sec. 3.1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import sympy
@@ -68,21 +69,40 @@ def blocks_of(name: str, length: sympy.Expr) -> tuple[Dim, Dim]:
     return Dim(BLOCKS, count), inner
 
 
-def inverse(given: Triangle, operand: str = "f32", precision: str = "ieee") -> Tile:
+def inverse(
+    given: Triangle,
+    operand: str = "f32",
+    precision: str = "ieee",
+    again: Callable[[Tile], Tile] | None = None,
+) -> Tile:
     """(I - A)^-1 [row, col]. Products have operands in `operand` (f32, f16, or a constant of the
-    program that is one of them at launch), those in float32 are as exact as `precision`. source:
-    `Inverse` of archc/ir/chunk.py."""
+    program that is one of them at launch), those in float32 are as exact as `precision`. `again`:
+    of a matrix that the program makes once more where that is not enough, whether it does, of
+    whether that is so; the first time it then makes nothing in float32, which has registers of its
+    own. source: `Inverse` of archc/ir/chunk.py."""
     k = given.k
     given = replace(given, A=given.A.ordered(given.row, given.col))
     made = _inverse(given, operand, precision)
     if operand != "f32":
         outside = grown(k, made, operand)
-        with k.branch(outside) as beyond:
-            beyond.give(_inverse(given, "f32", "tf32"))
-        with k.otherwise(beyond) as within:
-            within.give(made)
-        (made,) = beyond.results
+        if again is None:
+            made = _within(given, made, outside)
+        else:
+            with k.branch(again(outside)) as last:
+                last.give(_within(given, made, outside))
+            with k.otherwise(last) as once:
+                once.give(made)
+            (made,) = last.results
     return made.named("inverse", "(I - A)^-1")
+
+
+def _within(given: Triangle, made: Tile, outside: Tile) -> Tile:
+    """An inverse, made once more in tf32 where it has no room in float16."""
+    with given.k.branch(outside) as beyond:
+        beyond.give(_inverse(given, "f32", "tf32"))
+    with given.k.otherwise(beyond) as within:
+        within.give(made)
+    return beyond.results[0]
 
 
 def grown(k: Composer, made: Tile, operand: str) -> Tile:

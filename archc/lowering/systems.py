@@ -35,7 +35,8 @@ def inverse(v: Values, node: Node, place: Place) -> Made:
     x = v.masked(x.wide().ordered(op.row, op.col), (op.row, op.col))
     blocks = _own_blocks(v, node, place) if v.is_loaded(node.operands[0]) else None
     given = solve.Triangle(v.k, x.tile, op.row, op.col, blocks)
-    return Padded(solve.inverse(given, v.numbers.solve, v.numbers.precision), product=True)
+    made = solve.inverse(given, v.numbers.solve, v.numbers.precision, v.again)
+    return Padded(made, product=True)
 
 
 def _own_blocks(v: Values, node: Node, place: Place) -> Tile:

@@ -166,13 +166,16 @@ class Values:
     A subclass says which index of an axis a program has (`whole`, `indices`), where axes begin
     and end (`borders`), and whether it stores at indices that it reads from memory (`exclusive`).
     `has_few`: of one dim so few indices that tiles of three dims are small; `has_rows`: each thread
-    has all rows of its tiles. `has_columns`: each has whole columns of a system.
+    has all rows of its tiles. `has_columns`: each has whole columns of a system. `again`:
+    of a program that is launched twice, whether a launch is the second one, of whether that is to
+    make a chunk once more.
     """
 
     exclusive = False
     has_few = False
     has_rows = False
     has_columns = False
+    again: Callable[[Tile], Tile] | None = None
 
     def __init__(
         self, composer: Composer, rules: Rules, frame: Frame, numbers: Numbers | None = None

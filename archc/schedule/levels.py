@@ -335,7 +335,8 @@ class Levels:
         if self.fused and self._follows(node, before, found):
             return before
         if isinstance(node.op, ck.Inverse):  # its rows alone fill the registers
-            return _next(before + (kind_of(before) == CHUNKS), CHUNKS)
+            near = isinstance(self.graph[node.operands[0]].op, ck.NearGram)  # but rows in memory
+            return before if near else _next(before + (kind_of(before) == CHUNKS), CHUNKS)
         if isinstance(node.op, ck.Conjugate):  # its turns leave no registers for anything else
             return _next(before + self._is_begun(node, before, found), CHUNKS)
         if reads_sums(node):

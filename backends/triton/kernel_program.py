@@ -138,11 +138,11 @@ def sums_gates(kernel: Kernel) -> bool:
 
 
 def adds_up_few(made: KernelProgram) -> bool:
-    """Whether a kernel adds up two matrices of pairs of rows at most, part by part of a dim: each
-    takes 32 registers."""
+    """Whether a kernel adds up two matrices of pairs of rows at most, part by part of a dim, and
+    solves no system with them: each takes 32 registers."""
     grams = [node for node in made_here(made.kernel) if isinstance(node.op, ck.Gram)]
     parts = {DIMS.name, NEAR_DIMS.name} & {*made.lowered.parts}
-    return bool(parts) and len(grams) <= 2
+    return bool(parts) and len(grams) <= 2 and not solves(made.kernel)
 
 
 def solves(kernel: Kernel) -> bool:

@@ -6,12 +6,24 @@ import pytest
 import torch
 from archc.backends.triton.kernel_program import KernelProgram, adds_up_few
 
+import archc
+from archc.compile import for_kernels, lowered
+from archc.ir import layer as ir
 from archc.ir.kernel import Kernel
 from archc.lowering.kernels import Lowered
 from archc.lowering.twice import HARD
 from archc.runtime.kernels import chunks_of_run
 from tests.lowering import launches
-from tests.lowering.launches import Planned, launch, lowered_kernels, plans
+from tests.lowering.launches import (
+    OTHERS,
+    SIZES,
+    SMALL,
+    Planned,
+    launch,
+    lowered_kernels,
+    planned,
+    plans,
+)
 
 
 def paired(spec: str, **scales: float) -> list[tuple[Planned, Kernel, Lowered]]:
@@ -51,13 +63,32 @@ def test_the_second_launch_makes_chunks_with_hard_gates(
     assert {0, 1} == {int(flag) for each in flags for flag in each.flatten()}
 
 
+@pytest.mark.parametrize("gate", [-5.0, 0.0])
+@pytest.mark.parametrize(("operand", "far"), [("", 1e-9), ("f32", 1e-4), ("bf16", 2e-2)])
+def test_gates_that_all_are_at_a_bound(
+    monkeypatch: pytest.MonkeyPatch, gate: float, operand: str, far: float
+) -> None:
+    """Of -5 a token a chunk forgets exp(-320): far more than rows at its middle have room for."""
+    monkeypatch.setitem(launches.SIZES, "chunk", 64)
+    layer = for_kernels(lowered(archc.load("kda").layer))
+    (recurrence,) = (n.op for n in layer.graph if isinstance(n.op, ir.Recurrence))
+    sizes = SIZES["batch"], 70, OTHERS["H"], SMALL
+    known = {"log_alpha": torch.full(sizes, gate, dtype=torch.float64)}
+    plan = planned("kda", recurrence, recurrence.chunked.forward, known, tokens=70)
+    for kernel, made in lowered_kernels(plan):
+        assert isinstance(made, Lowered), made
+        for name, (found, wanted) in launch(plan, kernel, made, operand).items():
+            assert found.isfinite().all(), name
+            assert (found - wanted).norm() <= far * wanted.norm() + 1e-30, name
+
+
 def test_few_matrices_of_pairs_leave_registers_for_a_fourth_program() -> None:
-    """Two of kda's forward, not of its gradient; four of rwkv7."""
+    """One of gla's forward; not where its system is solved (kda), not four of rwkv7."""
     few = {
         spec: [adds_up_few(KernelProgram(kernel, made)) for _, kernel, made in paired(spec)]
-        for spec in ("kda", "rwkv7")
+        for spec in ("gla", "kda", "rwkv7")
     }
-    assert few == {"kda": [True, False], "rwkv7": [False, False]}
+    assert few == {"gla": [True, False], "kda": [False, False], "rwkv7": [False, False]}
 
 
 def test_few_programs_look_at_a_chunk_each() -> None:

@@ -69,6 +69,22 @@ def test_no_sums_are_written_and_rows_are_narrow(spec: str) -> None:
         assert saved == bool(states) and {widths[name] for name in states} <= {NARROW}
 
 
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_system_is_solved_where_its_pairs_are_made(saved: bool) -> None:
+    """No matrix in float32 goes through memory for it."""
+    recurrence = recurrence_of("kda")
+    graph = recurrence.chunked.forward.copy()
+    graph.outputs = {n: id for n, id in graph.outputs.items() if saved or n[:5] != "saved"}
+    graph.prune()
+    graph = prepared(graph, ("H",))
+    plan = partition(graph, "kda", recurrence.stream, ("H",), {}, fused=not saved)
+    (solves,) = (n for n in graph if isinstance(n.op, ck.Inverse))
+    made = [kernel for kernel in plan.kernels if solves.id in kernel.stores.values()]
+    (pairs,) = (n.id for n in graph if isinstance(n.op, ck.NearGram) and not n.op.strict)
+    assert [pairs in kernel.stores.values() for kernel in made] == [True]
+    assert not {*solves.operands} & {id for k in plan.kernels for id in k.stores.values()}
+
+
 @pytest.mark.parametrize("spec", ["kda", "gla"])
 def test_a_state_and_what_is_added_are_scaled_at_once(spec: str) -> None:
     """So that products are added to the state where it is."""
