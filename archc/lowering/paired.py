@@ -55,7 +55,7 @@ def paired(v: KernelValues, node: Node, place: Place) -> Padded | Refusal:
     if refused is not None:
         return refused
     if node.op.anchor != ck.SUMS:
-        return v.refused(node, "pairs of rows that decay along several dims")
+        return v.refused(node, "pairs of rows that decay along several dims, which may be many")
     if node.id not in v.pairs:
         before = v.frame.graph.ancestors(node.id)
         for other in v.here:

@@ -288,6 +288,21 @@ layer Example(H, K, V):
         o = S[t].T @ q + q.T @ tanh(S[t-1] @ w)
     output o
 """,
+    # Several dims of keys, and of values, that decay together.
+    "decays along several dims": """
+layer Example(H, K, V, R = 3, D = 3):
+    input q[H, K], k[H, K], v[H, V], x[H, K], r[H, R], z[H, V], g[H, D], b[H]
+    f = sigmoid(x) * sigmoid(r)
+    p = softmax[R](r) * l2norm[K](k)
+    w = sigmoid(z) * tanh(g)
+    c = g * v
+    recurrence S[R, K, D, V] over H:
+        A = f * S[t-1] * w
+        S[t] = A + sigmoid(b) * p * (c - sum[R, K](p * A))
+        e = sum[D, V](z * S[t-1])
+        o = sum[R, K](q * S[t]) + sum[R, K](f * e)
+    output o
+""",
     # The least squares solution for keys that another memory makes.
     # A running minimum, and the logarithm of a running sum.
     "over other semirings": """

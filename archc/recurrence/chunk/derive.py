@@ -20,8 +20,7 @@ from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Type
-from archc.ir.sizes import Number, evaluate
-from archc.numerics.constants import number_interval
+from archc.ir.sizes import Number
 from archc.numerics.logs import NoLog, log_of
 from archc.numerics.propagation import intervals
 from archc.numerics.signed import log_and_sign
@@ -59,6 +58,7 @@ from archc.recurrence.chunk.implicit import System, systems
 from archc.recurrence.chunk.lift import Lifted, StateNeeded
 from archc.recurrence.chunk.linked_matrices import LinkedForm, TokenLink
 from archc.recurrence.chunk.matrix import MatrixForm, TokenStep, TokenTerm
+from archc.recurrence.chunk.merged_sides import at_most, sides_of
 from archc.recurrence.chunk.scan import Carried, diagonal
 from archc.recurrence.chunk.stepwise import stepwise
 from archc.recurrence.chunk.tropical import (
@@ -103,7 +103,7 @@ class Derivation:
         usual: Mapping[str, Number] = MappingProxyType({}),
     ):
         self.recurrence = recurrence
-        self.usual = usual
+        self.usual, self.most = usual, partial(at_most, usual, known)
         self.body = recurrence.body
         self.wanted = wanted
         self.initial = initial
@@ -154,15 +154,10 @@ class Derivation:
         """A form, or where a rank of it may be more than a chunk has room for, those without."""
         ranks = [step.rank for each in form.forms for step in each.steps]
         ranks += [] if form.links is None else [form.links.rank]
-        few = all(self._rows(rank.size) <= MOST_OF_TOKEN for rank in ranks if rank is not None)
+        few = all(self.most(rank.size) <= MOST_OF_TOKEN for rank in ranks if rank is not None)
         if few or not form.without_ranks:
             return (form,)
         return tuple(each for other in form.without_ranks for each in self._of_few_rows(other))
-
-    def _rows(self, size: sympy.Expr) -> float:
-        known = {symbol.name for symbol in free_symbols(size)} <= {*self.usual}
-        found = evaluate(size, self.usual) if known else number_interval(size, self.known).high
-        return float(found)
 
     def _in_groups(self, forms: Sequence[NormalForm]) -> Derived:
         """Group after group, then the results. Raises StateNeeded."""
@@ -355,7 +350,8 @@ class Derivation:
 
         starts = [turn(state.name, self.starts[state.name]) for state in states]
         keys = form.forms[0].key
-        made = MatrixForm(self.frame, keys, states, steps, starts, self.known, early)
+        sides = sides_of(form, self.most)
+        made = MatrixForm(self.frame, keys, states, steps, starts, self.known, early, sides)
         for k, each in enumerate(form.forms):
             self.finals[each.state] = turn(each.state, made.final[k])
             for system in solves[each.state]:
@@ -367,7 +363,7 @@ class Derivation:
 
     def _check_rows(self, rank: Axis | None) -> None:
         """A chunk has room for all rows of a token."""
-        if rank is not None and self._rows(rank.size) > MOST_OF_TOKEN:
+        if rank is not None and self.most(rank.size) > MOST_OF_TOKEN:
             raise NotChunked(
                 f"`{rank.name}` is not known to be at most {MOST_OF_TOKEN}, and a token would be as"
                 " many rows of a chunk",
@@ -557,7 +553,8 @@ class Derivation:
 
     def _part(self, form: NormalForm, made: MatrixForm, k: int, part: Part) -> int:
         """One sum; what it sums over besides the key axes is summed when that is read."""
-        sides = self._sides(form, part, {*made.key_names})
+        keys = {axis.name for axis in form.forms[0].key}
+        sides = self._sides(form, part, keys)
         if sides is None:
             return self._along_values(form, made, k, part)
         axis = read_by_rows(form, part)
@@ -566,7 +563,7 @@ class Derivation:
         else:
             query = made.query(self._value(form, sides[0]), part.step, part.when)
             value = made.tokens(made.read(k, query, part.when), part.step, part.when)
-        more = [name for name in part.axes if name not in made.key_names]
+        more = [name for name in part.axes if name not in keys]
         if more:
             weighed = self.frame.times(value, self._factor(form, sides[1]))
             assert weighed is not None, "there is a value"

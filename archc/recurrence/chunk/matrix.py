@@ -31,6 +31,7 @@ from archc.ir.value_names import state_at_start
 from archc.recurrence.affine.form import BEFORE, WRITTEN
 from archc.recurrence.chunk.carrying import SO_FAR, TO_COME, carrying
 from archc.recurrence.chunk.frame import Frame
+from archc.recurrence.chunk.merged_sides import Sides, merge_of, merged_state
 from archc.recurrence.chunk.together import together
 
 
@@ -76,7 +77,8 @@ class MatrixForm:
 
     `keys` are the axes that x and w have; `steps` the micro-steps of a token, `initial` the states
     before the first token, `known` intervals of sizes by their names, `early` whether every row of
-    a token will read the state before it. Whatever is asked for is added to the frame's graph.
+    a token will read the state before it, `sides` the axes of keys and of values that may be
+    counted as one dim where they decay. Whatever is asked for is added to the frame's graph.
     """
 
     def __init__(
@@ -88,10 +90,18 @@ class MatrixForm:
         initial: Sequence[int],
         known: Mapping[str, Interval] = MappingProxyType({}),
         early: bool = False,
+        sides: Sides = ((), ()),
     ):
-        self.keys, self.states, self.initial = tuple(keys), tuple(states), tuple(initial)
-        self.key_names = tuple(axis.name for axis in keys)
+        taken = {axis.name for state in states for axis in state.axes}
+        of_keys = merge_of(frame, sides[0], [step.key for step in steps], taken)
+        of_values = merge_of(frame, sides[1], [step.value for step in steps], taken)
+        self.merges = [merge for merge in (of_keys, of_values) if merge is not None]
+        self.keys = tuple(keys) if of_keys is None else (of_keys.into,)
+        self.initial = [self._merged(id) for id in initial]
+        self.states = tuple(merged_state(self.merges, state) for state in states)
+        self.key_names = tuple(axis.name for axis in self.keys)
         self.count, self.known = len(steps), known
+        steps = [self._merged_step(step) for step in steps]
         self.rank = steps[0].rank
         rows = sympy.Integer(self.count) if self.rank is None else self.rank.size
         self.steps_axis = None if rows == 1 else Axis("step", rows)
@@ -108,6 +118,33 @@ class MatrixForm:
         self.slots = self._slots(steps)
         self.grams: dict[tuple[int, int, bool, bool], int] = {}
         self._carry()
+
+    # --- several dims as one ---
+
+    def _merged(self, id: int) -> int:
+        """A value with one dim for those that decay together."""
+        for merge in self.merges:
+            id = merge.of(id)
+        return id
+
+    def _apart(self, id: int) -> int:
+        """A value with the dims of the states again."""
+        for merge in self.merges:
+            id = merge.back(id)
+        return id
+
+    def _merged_step(self, step: TokenStep) -> TokenStep:
+        """A micro-step whose values are counted so."""
+
+        def of(id: int | None) -> int | None:
+            return None if id is None else self._merged(id)
+
+        terms = tuple(
+            TokenTerm(self._merged(t.x), tuple(map(of, t.rows)), of(t.w), t.after)
+            for t in step.terms
+        )
+        below = of(step.below[0]), of(step.below[1])
+        return replace(step, key=of(step.key), value=of(step.value), terms=terms, below=below)
 
     # --- from tokens to rows ---
 
@@ -417,7 +454,7 @@ class MatrixForm:
         result = {name: frame.add(ir.Result(name), recurrence) for name in body.outputs}
         self.begin = [result[state_at_start(state.name)] for state in self.states]
         self.final = [
-            frame.add(ck.Last(frame.chunk.name), result[state.name], first)
+            self._apart(frame.add(ck.Last(frame.chunk.name), result[state.name], first))
             for state, first in zip(self.states, self.initial, strict=True)
         ]
         self.rows: list[list[int | None]] = []
@@ -432,6 +469,7 @@ class MatrixForm:
 
     def query(self, covector: int, step: int, when: str) -> int:
         """A covector of tokens as rows: at the row of its micro-step."""
+        covector = self._merged(covector)
         if self.steps_axis is None:
             return self.frame.cut(covector)
         placed = self.frame.add(ck.Place(self.steps_axis, self._row(step, when)), covector)
@@ -463,7 +501,7 @@ class MatrixForm:
         """The reads of state k by each row of a token, before any of them writes, summed over the
         key axes: a value along tokens. `axis` is that of a token's covectors."""
         frame = self.frame
-        query = frame.cut(covectors, steps=axis.name)
+        query = frame.cut(self._merged(covectors), steps=axis.name)
         reader = Slot(query, (), query, when != BEFORE)
         q = frame.times(query, self._decay_of_reads(reader))
         assert q is not None, "there is a covector"
@@ -472,13 +510,14 @@ class MatrixForm:
             written = rows[k]
             if written is not None:
                 parts.append(self._times(self._read_by(reader, slot), written))
-        return frame.joined(self._sum(parts), axis)
+        return self._apart(frame.joined(self._sum(parts), axis))
 
     def read_values(self, k: int, query: int, over: tuple[str, ...], when: str) -> int:
         """The reads of state k by rows, summed over its value axes: what was written is met by its
         rows, and found along its x."""
         exclusive, strict = when == BEFORE, when != WRITTEN
         query = self._read_at(query, self.values_below, exclusive)
+        over = next(((m.into.name,) for m in self.merges if {*m.names} == {*over}), over)
         own = [axis for axis in self.states[k].axes if axis.name in over]
         parts = [self._read_start(k, query, over, when)]
         for slot, rows in zip(self.slots, self.rows, strict=True):
@@ -503,9 +542,9 @@ class MatrixForm:
     def tokens(self, rows: int, step: int, when: str) -> int:
         """A value of rows along tokens: that of the row of a micro-step."""
         joined = self.frame.joined(rows, self.steps_axis)
-        if self.steps_axis is None:
-            return joined
-        return self.frame.add(ck.Select(self.steps_axis.name, self._row(step, when)), joined)
+        if self.steps_axis is not None:
+            joined = self.frame.add(ck.Select(self.steps_axis.name, self._row(step, when)), joined)
+        return self._apart(joined)
 
 
 def _alike(one: TokenTerm, other: TokenTerm) -> bool:
