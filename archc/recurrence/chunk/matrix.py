@@ -110,8 +110,8 @@ class MatrixForm:
         gates = {p: self._early_gate(step, early) for p, step in enumerate(steps)}
         self.key_gate = self._lay(gates)
         self.value_gate = self._lay({p: step.value for p, step in enumerate(steps)})
-        sides = self.key_gate, self.value_gate
-        self.signed = {g for i, g in enumerate(sides) if any(step.signed[i] for step in steps)}
+        laid = self.key_gate, self.value_gate
+        self.signed = {g for i, g in enumerate(laid) if any(step.signed[i] for step in steps)}
         self.below, self.values_below = (
             self._lay({p: step.below[i] for p, step in enumerate(steps)}) for i in range(2)
         )
