@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from archc.derivation.as_written import attended
 from archc.derivation.maths import Name, named
 from archc.derivation.page import Block, Chapter, Step, Table, para
+from archc.derivation.step_between import between_steps
 from archc.derivation.step_fold import fold_steps
 from archc.derivation.step_formula import letters
 from archc.derivation.telling import excerpt
@@ -57,6 +58,8 @@ def _chapter(layer: ir.Layer, node: Node, span: Span, told: list[Attended]) -> C
     for each in told:
         if each.fold is not None and each.attend is not None:
             steps += fold_steps(layer, each.fold, each.attend, each.name or "")
+        if each.tree is not None and each.attend is not None:
+            steps += between_steps(layer, each.tree, each.attend, each.name or "")
     head = span.text.split(":")[0]
     return Chapter(f"The `{head}` of {layer.name}", tuple(steps), span)
 

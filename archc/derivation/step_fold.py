@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from archc.attention.weighted_sum import Bound, Choice, Source, WeightedSum
+from archc.attention.weighted_sum import Bound, Choice, Dot, Source, WeightedSum
 from archc.derivation.costs import cost_math
 from archc.derivation.fold_formulas import READ, FoldFormulas
 from archc.derivation.maths import (
@@ -39,7 +39,7 @@ from archc.verify.trial import SMALL
 
 def fold_steps(layer: ir.Layer, fold: WeightedSum, attend: ir.Attend, title: str) -> Iterator[Step]:
     """How the sum of that name of an attend is folded, and how its gradient is."""
-    told, of = _Told(fold, attend.body), f" of `{title}`" if title else ""
+    told, of = Told(fold, attend.body), f" of `{title}`" if title else ""
     small = {n: size for n, size in next(examples(layer, SMALL), {}).items() if size is not None}
     checks = list(fold_checks(fold, attend, small))
     sizes = f"{TOKENS} tokens, " + ", ".join(f"{name} = {size}" for name, size in small.items())
@@ -49,11 +49,11 @@ def fold_steps(layer: ir.Layer, fold: WeightedSum, attend: ir.Attend, title: str
         yield Step(f"The gradient{of}", (*told.gradient(), *measured[1:]))
 
 
-class _Told:
+class Told:
     """The formulas of one fold, in order."""
 
-    def __init__(self, fold: WeightedSum, body: Graph):
-        self.fold, self.f = fold, FoldFormulas(fold, body)
+    def __init__(self, fold: WeightedSum, body: Graph, formulas: FoldFormulas | None = None):
+        self.fold, self.f = fold, formulas or FoldFormulas(fold, body)
         self.score, self.weight = self.f.pair(self.f.score), self.f.pair(self.f.letter("p"))
         self.factor = self.f.pair(self.f.factor) if fold.multiplied else None
         self.values = fold.source(fold.values) if fold.values else None
@@ -213,18 +213,7 @@ class _Told:
             yield row(self._d(self.values), EQUALS, made), "tokens read"
         for name, factor in self.f.learned():
             if name in self.f.dots:
-                dot = self.f.dots[name]
-                if dot.square:
-                    source = self.fold.source(dot.reader)
-                    letter = {"reader": READ}.get(source.role, "t")
-                    twice = row(Number("2"), Sum("∑", Name(letter)), Fence(factor))
-                    made = row(twice, self.f.source(source))
-                    yield row(self._d(source), EQUALS, made), BY[source.role]
-                    continue
-                ends = self.fold.source(dot.reader), self.fold.source(dot.read)
-                for own, other, letter in ((*ends, READ), (*ends[::-1], "t")):
-                    made = row(Sum("∑", Name(letter)), Fence(factor), self.f.source(other))
-                    yield row(self._d(own), EQUALS, made), BY[own.role]
+                yield from self.of_product(self.f.dots[name], factor)
             elif name in self.f.lookups:
                 text = row(slope(named(self.f.lookups[name].table)), EQUALS, factor)
                 yield text, "diagonals of blocks, which share their distances"
@@ -241,6 +230,19 @@ class _Told:
             weight = self._exp(row(sink, MINUS, self.kept))
             made = row(NEGATIVE, Sum("∑", Name("t")), weight, self.all)
             yield row(slope(Name(sink.text)), EQUALS, made), "readers"
+
+    def of_product(self, dot: Dot, factor: Math) -> Iterator[tuple[Inline, ...]]:
+        """The gradients of the vectors of a product."""
+        if dot.square:
+            source = self.fold.source(dot.reader)
+            letter = {"reader": READ}.get(source.role, "t")
+            twice = row(Number("2"), Sum("∑", Name(letter)), Fence(factor))
+            yield row(self._d(source), EQUALS, row(twice, self.f.source(source))), BY[source.role]
+            return
+        ends = self.fold.source(dot.reader), self.fold.source(dot.read)
+        for own, other, letter in ((*ends, READ), (*ends[::-1], "t")):
+            made = row(Sum("∑", Name(letter)), Fence(factor), self.f.source(other))
+            yield row(self._d(own), EQUALS, made), BY[own.role]
 
     def _number(self, source: Source, factor: Math) -> tuple[Inline, ...]:
         """The gradient of a number of a token, or of the head."""

@@ -34,7 +34,8 @@ from archc.source import Span
 @dataclass(frozen=True)
 class Attended:
     """One sum over the tokens read of one attend: where it stands, what becomes of it, and more
-    about that, a title and a text each; the fold that kernels compute, and what it is of."""
+    about that, a title and a text each; the fold, or the tree of folds, that kernels compute, and
+    what it is of."""
 
     layer: str
     span: Span | None
@@ -43,6 +44,7 @@ class Attended:
     more: tuple[tuple[str, str], ...] = ()
     fold: WeightedSum | None = None
     attend: ir.Attend | None = None
+    tree: Between | None = None
 
     @property
     def where(self) -> str | None:
@@ -91,7 +93,8 @@ def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
         (result, *others) = attend.body.outputs
         called = node.name or (result if not others else None)
         kernels = kernels if kernels is not None and kernels.node == node.id else None
-        yield Attended(name, node.span, called, how, more, kernels, attend)
+        tree = fold if isinstance(fold, Between) else None
+        yield Attended(name, node.span, called, how, more, kernels, attend, tree)
 
 
 def _hopper(found: WeightedSum | Between) -> tuple[tuple[str, str], ...]:

@@ -9,10 +9,13 @@ import archc
 from archc.attention.weighted_sum import WeightedSum
 from archc.compile import folded
 from archc.derivation.fold_formulas import FoldFormulas
+from archc.derivation.page import Checked, Formula
+from archc.derivation.step_between import between_steps
 from archc.derivation.typed import as_plain
+from archc.runtime.between import Given
 from archc.show.attends import attends_of
 from archc.verify.choice_trial import ChoiceTrial
-from archc.verify.fold_numbers import fold_checks
+from archc.verify.fold_numbers import fold_checks, tree_checks
 from archc.verify.fold_trial import FoldTrial
 from tests.attention.cases import pair_of
 from tests.attention.test_folds import SCORES
@@ -86,3 +89,31 @@ def test_wrong_lists_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ChoiceTrial, "lists", fewer)
     assert all(check.error() > check.limit for check in checks)
+
+
+@pytest.mark.parametrize(
+    ("spec", "score", "moved"),
+    [
+        ("path", "k_sᵀ(∏[r = s + 1..t] M_r) q_t / √K", "q_[t,b] = (∏[r = b..t] M_r) q_t"),
+        ("tests/newcomers/channel_gates.arch", "(q_t ⊙ exp(∑[r = s + 1..t] g_r))ᵀ k_s / √K",
+         "q_[t,b] = q_t ⊙ ∏[r = b..t] exp(g_r)"),
+    ],
+)  # fmt: skip
+def test_a_tree_of_spans(
+    spec: str, score: str, moved: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A score through what is between: typeset, with numbers of programs that are run."""
+    layer = archc.load(spec).layer
+    (told,) = [each for each in attends_of(layer) if each.tree is not None]
+    assert told.tree is not None and told.attend is not None
+    steps = [*between_steps(layer, told.tree, told.attend, "o")]
+    formulas = [as_plain(b.math) for s in steps for b in s.blocks if isinstance(b, Formula)]
+    assert {f"z_[t,s] = {score}", moved, "dz_[t,s] = p_[t,s](do_tᵀ v_s − δ_t)"} <= {*formulas}
+    checks = [block for step in steps for block in step.blocks if isinstance(block, Checked)]
+    assert len(checks) == 2 and all(check.right for check in checks)
+    right = Given.__new__
+    monkeypatch.setattr(
+        Given, "__new__", lambda cls, sources, *more: right(cls, [x * 1.01 for x in sources], *more)
+    )
+    wrong = tree_checks(told.tree, told.attend, {"d": 6, "H": 2, "K": 3, "V": 5})
+    assert all(check.error() > check.limit for check in wrong)
