@@ -197,6 +197,29 @@ def test_a_step_for_each_channel_of_the_value() -> None:
     held("learned_step", reference, X, d=4, H=2, K=3, V=2)
 
 
+def test_a_vector_that_is_reflected() -> None:
+    """Two corrections a token of a vector, which is no larger than what is written to it."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        u, a = heads(x, p["W_u"]), heads(x, p["W_a"]).tanh()
+        k = unit(torch.einsum("btd,dnhk->btnhk", x, p["W_k"]))
+        b = torch.einsum("btd,dnh->btnh", x, p["W_b"]).sigmoid()
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            state = a[:, t] * state
+            for j in range(2):
+                key = k[:, t, j]
+                share = 2 * b[:, t, j, :, None] * (key * state).sum(-1, keepdim=True)
+                state = state - share * key
+            state = state + u[:, t]
+            return state, state.tanh()
+
+        return back(loop(x.new_zeros(2, 2, 3), 9, step), p["W_o"])
+
+    held("reflections", reference, {"x": [2, 9, 4]}, d=4, H=2, N=3)
+
+
 def unit(x: Tensor) -> Tensor:
     return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
 

@@ -116,6 +116,11 @@ class StateForm:
     reads: tuple[Read, ...]
     whole: tuple[int, ...]
 
+    @property
+    def is_vector(self) -> bool:
+        """Whether it is no larger than what a token writes, and decays before anything else."""
+        return not self.value and all(step.decay == 1 for step in self.steps[1:])
+
 
 @dataclass(frozen=True)
 class LinkedTerm:

@@ -52,9 +52,9 @@ from archc.recurrence.chunk.by_law import by_law, in_order, remark
 from archc.recurrence.chunk.conjugate import conjugate, turned
 from archc.recurrence.chunk.coupled import coupled, dense, spun
 from archc.recurrence.chunk.decays import check_log
-from archc.recurrence.chunk.derived import Derived, Kept, NotChunked
+from archc.recurrence.chunk.derived import Derived, Kept, NotChunked, user_of
 from archc.recurrence.chunk.frame import frame_of, input_of
-from archc.recurrence.chunk.implicit import System, systems
+from archc.recurrence.chunk.implicit import System, in_system, systems
 from archc.recurrence.chunk.lift import Lifted, StateNeeded
 from archc.recurrence.chunk.linked_matrices import LinkedForm, TokenLink
 from archc.recurrence.chunk.matrix import MatrixForm, TokenStep, TokenTerm
@@ -354,6 +354,8 @@ class Derivation:
         made = MatrixForm(self.frame, keys, states, steps, starts, self.known, early, sides)
         for k, each in enumerate(form.forms):
             self.finals[each.state] = turn(each.state, made.final[k])
+            if self._is_taken(each, solves[each.state]):
+                self._note_vector(form, made, k)
             for system in solves[each.state]:
                 self._solve(made, system, turns[each.state])
         for k, each in enumerate(form.forms):
@@ -437,7 +439,7 @@ class Derivation:
 
     def _systems(self, form: NormalForm, each: StateForm) -> tuple[System, ...]:
         """The systems that take a state whole, if there are any."""
-        if not any(self._solved(node) for node in each.whole):
+        if not any(in_system(self.body, node) for node in each.whole):
             return ()
         known, name = intervals(self.body, self.known), each.state
         found = systems(self.recurrence, form, name, known, self.initial.get(name, Interval()))
@@ -457,23 +459,11 @@ class Derivation:
         make = partial(conjugate, self.frame, system, sides, type, self.lifted, read)
         self.lifted.note_made(system.node, make)
 
-    def _solved(self, id: int) -> bool:
-        """Whether a value goes into the matrix of a system."""
-        after = self.body.descendants(id)
-        return any(isinstance(self.body[user].op, ir.Solve) for user in after)
-
-    def _user(self, each: StateForm) -> int:
-        """The node that uses the whole of a state, and is not the state itself."""
-        reads = {read.node for read in each.reads}
-        users = (user for id in each.whole for user in self.body.users(id))
-        return next((user for user in users if user not in reads), each.whole[0])
-
     def _check_reads(self, form: NormalForm, each: StateForm, solves: Sequence[System]) -> None:
         """Every read of a matrix state sums over its key axes."""
         keys, name = {axis.name for axis in each.key}, each.state
-        own = any(self.body.outputs[wanted] == self.after[name] for wanted in self.wanted)
-        if (each.whole and not solves) or own:
-            node = self._user(each) if each.whole else self.after[name]
+        if self._is_taken(each, solves) and not each.is_vector:
+            node = user_of(self.body, each) if each.whole else self.after[name]
             raise NotChunked(
                 f"every element of `{name}` is used at every token",
                 "read it by a product with a vector", node, "E0604",
@@ -487,6 +477,19 @@ class Derivation:
                 raise NotChunked(
                     f"`{name}` is read along other axes than its updates sum over", "", read.node
                 )
+
+    def _is_taken(self, each: StateForm, solves: Sequence[System]) -> bool:
+        """Whether every element of a state is wanted at every token, by more than systems."""
+        own = any(self.body.outputs[name] == self.after[each.state] for name in self.wanted)
+        return own or (bool(each.whole) and not solves)
+
+    def _note_vector(self, form: NormalForm, made: MatrixForm, k: int) -> None:
+        """A vector along tokens: all that is written to it is known, corrections as well."""
+        state, start = made.states[k], None if made.merges else made.begin[k]
+        decay, initial = form.forms[k].steps[0].decay, self.starts[state.name]
+        kept = self._factor(form, decay)
+        found = diagonal(self.frame, self.states[state.name], kept, made.written(k), initial, start)
+        self._note_state(state.name, found)
 
     def _token_step(self, form: NormalForm, p: int, signed: bool = False) -> TokenStep:
         """One micro-step along tokens; `signed`: gates without logarithms may be 0 or negative."""

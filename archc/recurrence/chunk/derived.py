@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Graph
-from archc.recurrence.affine.form import NormalForm
+from archc.recurrence.affine.form import NormalForm, StateForm
 
 
 @dataclass(frozen=True)
@@ -42,3 +42,10 @@ class NotChunked(Exception):
     ) -> None:
         super().__init__(reason)
         self.reason, self.help, self.node, self.code = reason, help, node, code
+
+
+def user_of(body: Graph, each: StateForm) -> int:
+    """The node that uses the whole of a state, and is not the state itself."""
+    reads = {read.node for read in each.reads}
+    users = (user for id in each.whole for user in body.users(id))
+    return next((user for user in users if user not in reads), each.whole[0])

@@ -14,7 +14,7 @@ import sympy
 
 from archc.functions.interval import ANY, ONE, UNIT, ZERO, Interval, add, div, mul, neg, power
 from archc.ir import layer as ir
-from archc.ir.graph import Node
+from archc.ir.graph import Graph, Node
 from archc.numerics.constants import number_interval
 from archc.recurrence.affine.atoms import Table
 from archc.recurrence.affine.form import BEFORE, WRITTEN, NormalForm, Refusal, StateForm
@@ -250,3 +250,8 @@ def _check_definite(system: System, known: Mapping[int, Interval]) -> None:
     if not total.positive:
         reason = "nothing positive is added to the diagonal of the matrix"
         raise Indefinite(system.node, reason)
+
+
+def in_system(body: Graph, id: int) -> bool:
+    """Whether a value goes into the matrix of a system."""
+    return any(isinstance(body[user].op, ir.Solve) for user in body.descendants(id))

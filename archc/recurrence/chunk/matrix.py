@@ -539,6 +539,16 @@ class MatrixForm:
         assert found is not None, "a state is read"
         return found
 
+    def written(self, k: int) -> int:
+        """What each token writes to state k, which is a vector, in all of its rows."""
+        frame, steps, parts = self.frame, self.steps_axis, list[int | None]()
+        for slot, rows in zip(self.slots, self.rows, strict=True):
+            row = rows[k]
+            parts.append(None if row is None else frame.fn("mul", slot.x, row))
+        joined = frame.joined(self._read_at(self._sum(parts), self.below, False), steps)
+        joined = joined if steps is None else frame.add(ir.Reduce("sum", (steps.name,)), joined)
+        return self._apart(joined)
+
     def tokens(self, rows: int, step: int, when: str) -> int:
         """A value of rows along tokens: that of the row of a micro-step."""
         joined = self.frame.joined(rows, self.steps_axis)

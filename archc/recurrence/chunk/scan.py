@@ -38,8 +38,10 @@ def diagonal(
     decay: int | None,
     write: int | None,
     initial: int,
+    start: int | None = None,
 ) -> Carried:
-    """S[t] = decay * S[t-1] + write, elementwise; None is a decay of 1, a write of 0."""
+    """S[t] = decay * S[t-1] + write, elementwise; None is a decay of 1, a write of 0. `start`: the
+    state before every chunk, which a Recurrence has found (None: one is made for it)."""
     a = None if decay is None else cut(frame, decay, fill=1)
     b = None if write is None else cut(frame, write)
     kept = None if a is None else along_rows(frame, a, frame.number(0), frame.number(1))
@@ -48,8 +50,9 @@ def diagonal(
     else:
         local = along_rows(frame, a, b, frame.number(0))
     given = {"kept": kept, "local": local}
-    last = {name: in_last_row(frame, id) for name, id in given.items() if id is not None}
-    start = starts(frame, state, initial, last, _step)
+    if start is None:
+        last = {name: in_last_row(frame, id) for name, id in given.items() if id is not None}
+        start = starts(frame, state, initial, last, _step)
     filled = all(frame.has(id, (frame.stream.name,)) for id in (decay, write) if id is not None)
     return carried(frame, state, _step(frame, start, given), start, initial, filled)
 
