@@ -79,9 +79,8 @@ def _bar(axes: Axes, place: float, case: Case, entry: Entry, colour: str) -> Non
     """One contender's time and its spread, or why there is none."""
     time, low, high = entry.milliseconds, entry.low or 0.0, entry.high or 0.0
     if time is None:
-        told = "refused" if entry.refusal else "no time"
         beyond = case.floor_ms or 0.0  # the mark is not drawn through words
-        axes.text(beyond, place, f"  {entry.contender}: {told}", va="center", fontsize=8)
+        axes.text(beyond, place, f"  {entry.contender}: {entry.untimed}", va="center", fontsize=8)
         return
     spread = [[time - low], [high - time]]
     axes.barh(place, time, 0.85, color=colour, xerr=spread, error_kw={"lw": 1, "ecolor": "#333333"})

@@ -127,7 +127,7 @@ def shown_time(entry: Entry | None) -> str:
     if entry is None:
         return ""
     if entry.milliseconds is None:
-        return "refused" if entry.refusal else "no time"
+        return entry.untimed
     return short(entry.milliseconds) + (" (wrong)" if entry.wrong else "")
 
 

@@ -16,7 +16,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from archc.bench.job import COMPILED, EAGER, OURS, Job
+from archc.bench.job import (
+    BACKWARD,
+    COMPILED,
+    EAGER,
+    FORWARD,
+    LAYER,
+    LAYER_BACKWARD,
+    OURS,
+    Job,
+)  # fmt: skip
 from archc.bench.workers import Done, Started, Workers
 
 Say = Callable[[str], None]
@@ -28,6 +37,9 @@ SHARES = 4
 WAVE = 24
 """Rows whose own kernels are compiled before any of their peers': those of one call of `prepare`
 that is cut off have ours at least."""
+
+LATE = "late_compile"
+"""The file that says how many seconds torch.compile had for a job and did not do with."""
 
 ROWS = "rows.jsonl"
 """The file that a measuring process writes its rows into, beside its job."""
@@ -69,20 +81,23 @@ def measure(
             say(f"first calls, {kind}")
             for outcome, made in zip(found, run.first(paths, limits.first), strict=True):
                 _note_first(outcome, kind, made)
-    peers = [(job, job.write(), name) for job in jobs for name in _peers(job)]
+    peers = [(job, job.write(), name) for job in jobs for name in _peers(job, limits)]
     if not first_calls:
         peers = [each for each in peers if not _mark(each[0], each[2]).exists()]
     if peers and jobs[0].device.startswith("cuda"):
         say(f"compiling the candidates of {len(peers)} peers")
         for outcome, remark in run.fill(found, peers, limits):
             outcome.rows.append({"remark": remark})
+    for outcome in found:
+        outcome.rows += _late_rows(outcome.job)
+    paths = [_in_time(job).write() for job in jobs]
     held = [run.hold(path) for path in paths[:1]]
     try:
         for number, (outcome, path) in enumerate(zip(found, paths, strict=True), 1):
             say(f"measuring {outcome.job.called} at {outcome.job.shape}")
             this = held.pop()
             held += [run.hold(after) for after in paths[number : number + 1]]
-            outcome.rows += run.measure(this, path, outcome.job, limits.measure)
+            outcome.rows += run.measure(this, path, _in_time(outcome.job), limits.measure)
             yield outcome
     finally:
         for process, _ in held:
@@ -92,8 +107,8 @@ def measure(
 def prepare(jobs: Sequence[Job], folder: Path, say: Say, limits: Limits) -> list[str]:
     """Compile all that the jobs will run, side by side, and time nothing; what failed."""
     found = [Outcome(job) for job in jobs]
-    every = [(job, job.write(), name) for job in jobs for name in (OURS, *job.against)]
-    every = [each for each in every if each[2] != EAGER and not _mark(each[0], each[2]).exists()]
+    every = [(job, job.write(), name) for job in jobs for name in (OURS, *_peers(job, limits))]
+    every = [each for each in every if not _mark(each[0], each[2]).exists()]
     run = _Processes(folder, "archc.bench.worker", folder / "cache")
     place = {job.folder: number // WAVE for number, job in enumerate(jobs)}
     every.sort(key=lambda each: (place[each[0].folder], each[2] != OURS))
@@ -102,9 +117,10 @@ def prepare(jobs: Sequence[Job], folder: Path, say: Say, limits: Limits) -> list
 
 
 def prepared(job: Job) -> Job | None:
-    """The job beside those contenders of which all is compiled into the shared cache; None where
-    that cannot be said of ours."""
-    ready = [n for n in (OURS, *job.against) if n == EAGER or _mark(job, n).exists()]
+    """The job beside those contenders of which all is compiled into the shared cache, or of which
+    it is known that it was not in time; None where that cannot be said of ours."""
+    late = (EAGER, COMPILED) if _late(job) else (EAGER,)
+    ready = [n for n in (OURS, *job.against) if n in late or _mark(job, n).exists()]
     return replace(job, against=tuple(ready[1:])) if OURS in ready else None
 
 
@@ -113,8 +129,38 @@ def _mark(job: Job, name: str) -> Path:
     return Path(job.folder) / f"prepared_{name}"
 
 
-def _peers(job: Job) -> list[str]:
-    return [name for name in job.against if name not in (EAGER, COMPILED)]
+def _late(job: Job) -> float:
+    """How many seconds torch.compile had for a job and did not do with; 0 where it did, or nobody
+    knows."""
+    told = Path(job.folder) / LATE
+    return float(told.read_text("utf-8")) if told.exists() else 0.0
+
+
+def _late_rows(job: Job) -> list[Row]:
+    """Rows in place of the times of what was not compiled in time."""
+    late = _late(job) if COMPILED in job.against else 0.0
+    if not late:
+        return []
+    reason = f"did not compile within {late:.0f} s"
+    sequences = (FORWARD, BACKWARD, LAYER, LAYER_BACKWARD)
+    return [
+        {"refused": COMPILED, "what": what, "reason": reason, "late": late}
+        for what in job.what if what in sequences
+    ]  # fmt: skip
+
+
+def _in_time(job: Job) -> Job:
+    """The job without what was not compiled in time."""
+    if not _late(job):
+        return job
+    return replace(job, against=tuple(name for name in job.against if name != COMPILED))
+
+
+def _peers(job: Job, limits: Limits) -> list[str]:
+    """Those of which something is to be compiled; torch.compile is not tried again with less
+    time."""
+    again = _late(job) < limits.fill
+    return [name for name in job.against if name != EAGER and (name != COMPILED or again)]
 
 
 def _note_first(outcome: Outcome, kind: str, made: Done) -> None:
@@ -136,8 +182,11 @@ class _Processes(Workers):
         self, found: Sequence[Outcome], who: Sequence[tuple[Job, Path, str]], limits: Limits
     ) -> Iterator[tuple[Outcome, str]]:
         """Compile kernels, and candidates of peers in shares; remarks on processes that failed,
-        once for each contender. What they leave to be done is done when it is measured. What is
-        done is marked at once, so that a run that is cut off keeps it."""
+        once for each contender. What they leave to be done is done when it is measured, but by
+        torch.compile, which has no shares: how long it had is noted. What is done is marked at
+        once, so that a run that is cut off keeps it."""
+        for job in (job for job, _, name in who if name == COMPILED):
+            (Path(job.folder) / LATE).unlink(missing_ok=True)
         parts = [(each, *part) for each in who for part in self._shares(each[2], len(who), limits)]
         tasks = [("fill", path, name, share, of) for (_, path, name), share, of in parts]
         left = Counter((job.folder, name) for (job, _, name), _, _ in parts)
@@ -153,6 +202,10 @@ class _Processes(Workers):
         for ((job, _, name), _, _), done in zip(parts, made, strict=True):
             ended.setdefault((job.folder, name), []).append(done)
         for job, _, name in who:
+            (done, *_) = ended[job.folder, name]
+            if name == COMPILED and done.code is None and done.seconds:
+                (Path(job.folder) / LATE).write_text(str(done.seconds), encoding="utf-8")
+                continue
             if bad := [done for done in ended[job.folder, name] if done.code != 0]:
                 outcome = next(each for each in found if each.job is job)
                 yield outcome, f"{name}, compiling ahead: {bad[0].reason()}"

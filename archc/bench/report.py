@@ -39,7 +39,8 @@ class Entry:
     `milliseconds` is the median, `low` and `high` the quartiles; `ours_faster` the median over
     rounds of its time against ours; `roofline` the share of what the device was seen to do that the
     least work would need. `errors` are those of few tokens against the oracle, `apart` is how far
-    from ours it is at the full shape. A `refusal` stands in place of times.
+    from ours it is at the full shape. A `refusal` stands in place of times; `late` are the seconds
+    within which a contender was not compiled.
     """
 
     contender: str
@@ -54,6 +55,14 @@ class Entry:
     limits: Mapping[str, float] = field(default_factory=dict)
     apart: Mapping[str, float] = field(default_factory=dict)
     refusal: str = ""
+    late: float = 0.0
+
+    @property
+    def untimed(self) -> str:
+        """What stands in place of a time, in few words."""
+        if self.late:
+            return f"not in {self.late:.0f} s"
+        return "refused" if self.refusal else "no time"
 
     @property
     def wrong(self) -> list[str]:
@@ -216,7 +225,7 @@ def _entry(
             made |= {key: row[key] for key in ("errors", "apart", "peak_mib") if key in row}
             limits |= row.get("limits", {})
         if row.get("refused") == name:
-            made["refusal"] = row["reason"]
+            made |= {"refusal": row["reason"], "late": row.get("late", 0.0)}
     own = times.get(name)
     if own:
         low, middle, high = statistics.quantiles(own, n=4, method="inclusive")
@@ -252,8 +261,7 @@ def _cells(entry: Entry) -> list[str | Text]:
     worst = max(entry.errors.values(), default=None)
     shown = Text("" if worst is None else f"{worst:.1e}", style="red" if entry.wrong else "")
     if entry.milliseconds is None:
-        told = "refused" if entry.refusal else "no time"
-        return [Text(told, style="yellow"), "", "", "", "", shown]
+        return [Text(entry.untimed, style="yellow"), "", "", "", "", shown]
     low, high = entry.low or 0.0, entry.high or 0.0
     return [
         short(entry.milliseconds),

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,13 @@ Started = tuple["subprocess.Popen[str]", Path]
 
 @dataclass(frozen=True)
 class Done:
-    """How a process ended; `code` is None for one that was stopped after its time."""
+    """How a process ended; `code` is None for one that was stopped after its time, which it had
+    `seconds` of: 0 where it was never begun."""
 
     code: int | None
     out: str
     err: str
+    seconds: float = 0.0
 
     def reason(self) -> str:
         """The reason of its failure."""
@@ -82,17 +84,20 @@ class Workers:
         at once, by its number."""
         end = time.monotonic() + seconds
         waiting, running = deque(enumerate(tasks)), dict[int, Started]()
+        begun: dict[int, float] = {}
         found = [Done(None, "", "")] * len(tasks)
         while (waiting or running) and time.monotonic() < end:
             while waiting and len(running) < most:
                 number, task = waiting.popleft()
+                begun[number] = time.monotonic()
                 running[number] = self.start(*task, alone=False)
             for number in [n for n, (process, _) in running.items() if process.poll() is not None]:
                 (found[number],) = self.wait([running.pop(number)], 0)
                 ended(number, found[number])
             time.sleep(0.05)
         for number, started in running.items():
-            (found[number],) = self.wait([started], 0)
+            (stopped,) = self.wait([started], 0)
+            found[number] = replace(stopped, seconds=time.monotonic() - begun[number])
         return found
 
     def wait(self, started: Sequence[Started], seconds: float) -> Iterator[Done]:

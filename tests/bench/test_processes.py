@@ -1,4 +1,5 @@
-"""A peer that takes its process down leaves ours standing, and what was found before."""
+"""A peer that takes its process down, or is not compiled in time, leaves ours standing, and what
+was found before."""
 
 from __future__ import annotations
 
@@ -9,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from archc.bench.processes import Limits, measure
+from archc.bench.job import COMPILED, LAYER, LAYER_BACKWARD, Work
+from archc.bench.markdown import shown_time
+from archc.bench.processes import Limits, Outcome, measure, prepare, prepared
+from archc.bench.report import recorded, report
 from archc.bench.workers import Workers
 from tests.bench.test_report import JOB
 
@@ -52,3 +56,55 @@ def test_a_peer_that_takes_its_process_down(
 
 def test_as_many_processes_compile_as_there_are_cores() -> None:
     assert Limits().cores == (os.cpu_count() or 1)
+
+
+SLOW = """
+    import json, os, sys, time
+    mode, path, *rest = sys.argv[1:]
+    if mode == "fill" and rest[0] == "compile" and not os.path.exists("quick"):
+        time.sleep(60)
+    if mode == "measure":
+        names = ["ours", *json.load(open(path))["against"]]
+        with open(rest[0], "w") as file:
+            row = {"what": "layer", "seconds": {name: [0.1, 0.1] for name in names}}
+            file.write(json.dumps(row) + chr(10))
+"""
+
+
+def test_what_is_not_compiled_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is measured, the row says so, and less time is not tried again."""
+    (tmp_path / "a_slow_worker.py").write_text(textwrap.dedent(SLOW))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    start = Workers.__init__
+
+    def replaced(self: Workers, folder: Path, module: str, cache: Path | None = None) -> None:
+        start(self, folder, "a_slow_worker", cache)
+
+    monkeypatch.setattr(Workers, "__init__", replaced)
+    work = dict.fromkeys((LAYER, LAYER_BACKWARD), Work(1.0, 1.0))
+    job = replace(
+        JOB, folder=str(tmp_path), against=(COMPILED, "left"), device="cuda", what=(*work,),
+        work=work,
+    )  # fmt: skip
+    said: list[str] = []
+
+    def run(seconds: float) -> Outcome:
+        limits = Limits(fill=seconds, cores=4)
+        (found,) = measure([job], tmp_path, said.append, limits, first_calls=False)
+        return found
+
+    for seconds in (4.0, 3.0):
+        found = run(seconds)
+        assert {*next(row["seconds"] for row in found.rows if "seconds" in row)} == {"ours", "left"}
+        late = [row for row in found.rows if "late" in row]
+        assert [row["what"] for row in late] == [LAYER, LAYER_BACKWARD]
+        assert {row["reason"] for row in late} == {"did not compile within 4 s"}
+    assert said.count("compiling the candidates of 2 peers") == 1
+    layer, both = recorded(report([found]).data()).cases
+    assert shown_time(layer.entries[1]) == shown_time(both.entries[0]) == "not in 4 s"
+    (tmp_path / "quick").touch()
+    found = run(30.0)
+    assert [{*row["seconds"]} for row in found.rows] == [{"ours", "left", COMPILED}]
+    assert prepare([job], tmp_path, said.append, Limits(fill=30.0, cores=4)) == []
+    assert (ready := prepared(job)) is not None and ready.against == job.against
