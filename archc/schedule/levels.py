@@ -84,6 +84,7 @@ class Levels:
         self.late = self._wanted_late() | self._beside_states()
         self.of = self._levels() if self.sums or self.late else self.of
         self._delay_pairs()
+        self._delay_scores()
         self._cut_long()
         self.count = max(self.of.values(), default=0) + 1
 
@@ -100,6 +101,37 @@ class Levels:
             self.of = later
         else:
             self.walk = walk
+
+    def _delay_scores(self) -> None:
+        """Make scores of inputs where a system of a chunk's rows is solved that are among them, if
+        only walks behind it read the scores: both kernels would load these rows. Systems of more
+        rows leave no registers."""
+        late: dict[int, int] = {}
+        for system in (n for n in self.graph if isinstance(n.op, ck.Inverse) and _is_square(n)):
+            above = self.graph.ancestors(system.id)
+            rows = {id for id in above if self._is_rows(id)}
+            for node in self.graph:
+                beside = node.id not in above and rows & self.graph.ancestors(node.id)
+                if beside and self._are_scores(node) and self._read_behind(node, system):
+                    late[node.id] = self.of[system.id]
+        if late:
+            self.least |= late
+            self.of = self._levels()
+
+    def _is_rows(self, id: int) -> bool:
+        """Whether a value is an input with a dim for each token of each head."""
+        axes = self.graph[id].type.axes
+        return isinstance(self.graph[id].op, ir.Input) and bool(own_dims(axes, self.heads))
+
+    def _are_scores(self, node: Node) -> bool:
+        """Whether an op multiplies inputs, row by row of a chunk."""
+        rows = all(a.size.has(ck.CHUNK) for a in own_dims(node.type.axes, self.heads))
+        return rows and self.multiplies(node) and self.recomputed.issuperset(node.operands)
+
+    def _read_behind(self, node: Node, system: Node) -> bool:
+        """Whether no kernel before that of a system reads a value, or what is made of it."""
+        below = [n for n in self.graph.descendants(node.id) if self.of[n] <= self.of[system.id]]
+        return not any(self.multiplies(self.graph[n]) for n in below)
 
     def _cut_long(self) -> None:
         """Cut levels with so many products that a kernel would hold far more than registers do: of
@@ -359,6 +391,11 @@ class Levels:
 def reads_sums(node: Node) -> bool:
     """Whether an op reads sums of gates at other rows, so from memory."""
     return isinstance(node.op, PAIRED) and node.op.anchor == ck.SUMS
+
+
+def _is_square(node: Node) -> bool:
+    """Whether a system has one row and one column for each row of a chunk."""
+    return all(axis.size == ck.CHUNK for axis in node.type.axes[-2:])
 
 
 def _next(level: int, kind: int) -> int:

@@ -11,6 +11,7 @@ import archc
 from archc.compile import for_kernels, lowered, prepared, with_epilogues
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.graph import Node
 from archc.ir.kernel import NARROW, SUMMED, WIDE, Kernels, made_here, warps
 from archc.schedule import decisions
 from archc.schedule.gate_sums import with_sums
@@ -85,6 +86,28 @@ def test_scores_are_made_where_they_are_used() -> None:
         inverse = {id for n in graph if isinstance(n.op, ck.Inverse) for id in [n.id]}
         names = {each for k in found.kernels for each, id in k.stores.items() if id in inverse}
         assert bool({b.name for b in scores} - names) == stored, (spec, fused)
+
+
+@pytest.mark.parametrize("spec", ["gated_delta", "gated_delta_product"])
+def test_scores_for_a_walk_are_made_beside_a_system_of_the_same_rows(spec: str) -> None:
+    """So no two kernels load them; a system of two rows a token leaves no registers for that."""
+    found = without_saved(spec)
+    inverse = {n.id for n in found.graph if isinstance(n.op, ck.Inverse)}
+    (system,) = (each for each in found.kernels if inverse & {*each.stores.values()})
+    loaded = {
+        each.name: {*each.loads.values()} & {o for n in made_here(each) for o in _names(found, n)}
+        for each in found.kernels if each.walk is None
+    }  # fmt: skip
+    first, *_ = loaded.values()
+    beside = spec == "gated_delta"
+    assert loaded[system.name] >= ({"q", "k"} if beside else {"k"})
+    assert ("q" in loaded[system.name], "q" in first) == (beside, not beside)
+
+
+def _names(found: Kernels, node: Node) -> set[str]:
+    """The names of the inputs among what a node is made of."""
+    nodes = map(found.graph.__getitem__, node.operands)
+    return {each.op.name for each in nodes if isinstance(each.op, ir.Input)}
 
 
 def test_an_inverse_begins_a_kernel() -> None:
