@@ -1,8 +1,9 @@
 """Launches that were measured to be the best on a device: a table in the package for each.
 
 A table is what `python -m benchmarks.tuned` writes: settings by the text of a kernel and the class
-of a launch, found with one version of Triton. A kernel that has changed since, another version or a
-device without a table get the settings of the cost model.
+of a launch, found with one version of Triton. A device without a table takes that of one with as
+many processors of the same kind. A kernel that has changed since, another version and any other
+device get the settings of the cost model.
 """
 
 from __future__ import annotations
@@ -40,19 +41,29 @@ def tables() -> dict[str, Any]:
 
 
 @cache
-def table(device: str, version: str) -> Mapping[str, Settings]:
-    """The settings for a device with a version of Triton, by the digest of a kernel."""
-    found = tables().get(name_of(device), {})
-    if found.get("triton") != version:
-        return {}
-    return {entry["source"]: entry["settings"] for entry in found["kernels"]}
+def table(device: str, kind: tuple[int, int, int], version: str) -> tuple[str, dict[str, Settings]]:
+    """The settings for a device with a version of Triton, by the digest of a kernel, and the device
+    that they were measured on: itself, or another of its `kind`, which has as many processors of
+    the same compute capability."""
+    every = tables()
+    same = [each for each in every.values() if tuple(each.get("kind", ())) == kind]
+    for found in (every.get(name_of(device), {}), *same):
+        if found.get("triton") == version:
+            return found["device"], {each["source"]: each["settings"] for each in found["kernels"]}
+    return device, {}
 
 
-def here() -> Mapping[str, Settings]:
+def here() -> tuple[str, Mapping[str, Settings]]:
     """Those of this machine."""
     if triton is None or not tables() or not torch.cuda.is_available():
-        return {}
-    return table(torch.cuda.get_device_name(), triton.__version__)
+        return "", {}
+    return table(torch.cuda.get_device_name(), kind_of_device(), triton.__version__)
+
+
+def kind_of_device() -> tuple[int, int, int]:
+    """The compute capability of this machine's GPU, and how many processors it has."""
+    processors = torch.cuda.get_device_properties().multi_processor_count
+    return (*torch.cuda.get_device_capability(), processors)
 
 
 def kernels_of(module: ModuleType) -> Iterator[Any]:
@@ -65,7 +76,7 @@ def kernels_of(module: ModuleType) -> Iterator[Any]:
 def take(module: ModuleType) -> None:
     """Launch the kernels of a generated file as the package's table says from now on, but for those
     that were told otherwise."""
-    known = here()
+    _, known = here()
     for kernel in kernels_of(module) if known else ():
         if not getattr(kernel, "measured", None):
             kernel.measured = known.get(kernel_digest(kernel), {})
@@ -73,7 +84,10 @@ def take(module: ModuleType) -> None:
 
 def told() -> str:
     """Where launches of this machine's device get their settings from."""
-    if found := here():
-        return f"measured on this device for {len(found)} kernels, else by the cost model"
+    device, known = here()
+    if known:
+        this = device == torch.cuda.get_device_name()
+        where = "on this device" if this else f"on {device}, which has as many of such processors,"
+        return f"measured {where} for {len(known)} kernels, else by the cost model"
     names = ", ".join(sorted(each["device"] for each in tables().values()))
     return "by the cost model" + (f"; measured ones are there for {names}" if names else "")

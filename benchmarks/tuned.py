@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 import triton
+from archc.backends.measured import kind_of_device
 
 from archc.bench.job import BACKWARD, FORWARD, Job
 from archc.bench.orders import Order, make
@@ -76,7 +77,8 @@ def begun(path: Path, commit: str | None) -> dict[str, Any]:
     """The table that is there, if it is of this device and Triton, or an empty one."""
     kept = record(["python", "-m", "benchmarks.tuned", *sys.argv[1:]], None, commit)
     device = torch.cuda.get_device_name()
-    fresh = {"device": device, "triton": triton.__version__, "record": kept}
+    fresh = {"device": device, "kind": kind_of_device(), "triton": triton.__version__}
+    fresh["record"] = kept
     if path.exists():
         table = json.loads(path.read_text(encoding="utf-8"))
         if (table["device"], table["triton"]) == (device, triton.__version__):

@@ -45,6 +45,7 @@ def walk(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     made = Kernel()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr(measured, "kind_of_device", lambda: (9, 0, 132))
     return made
 
 
@@ -120,7 +121,9 @@ def packaged(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
         "kernel": "walk", "source": tuned.kernel_digest(Kernel()),
         "settings": {KIND: {"num_warps": 8, "num_stages": 2}},
     }  # fmt: skip
-    data = {"device": "a GPU", "triton": triton.__version__, "kernels": [entry]}
+    data = {
+        "device": "a GPU", "kind": [9, 0, 132], "triton": triton.__version__, "kernels": [entry],
+    }  # fmt: skip
     monkeypatch.setattr(measured, "tables", lambda: {"a_GPU.json": data})
     measured.table.cache_clear()
     yield data
@@ -142,6 +145,18 @@ def test_the_packages_table_is_taken_by_the_text_of_a_kernel(
     assert measured.told() == "measured on this device for 1 kernels, else by the cost model"
 
 
+def test_a_device_of_the_same_kind_takes_a_table_and_says_whose(
+    walk: Kernel, packaged: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a third")
+    module = ModuleType("generated")
+    vars(module).update(walk=walk)
+    measured.take(module)
+    assert walk.measured == packaged["kernels"][0]["settings"]
+    said = "measured on a GPU, which has as many of such processors, for 1 kernels, else by the"
+    assert measured.told() == f"{said} cost model"
+
+
 @pytest.mark.parametrize(("field", "value"), [("triton", "1.0"), ("device", "another GPU")])
 def test_a_device_without_a_table_says_so(
     field: str, value: str, walk: Kernel, packaged: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -149,6 +164,7 @@ def test_a_device_without_a_table_says_so(
     packaged[field] = value
     if field == "device":
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a third")
+        monkeypatch.setattr(measured, "kind_of_device", lambda: (9, 0, 114))
     module = ModuleType("generated")
     vars(module).update(walk=walk)
     measured.take(module)
