@@ -292,14 +292,12 @@ def named(graph: Graph, id: int) -> str:
 
 
 def buffer_node(part: Part, buffer: Buffer) -> int:
-    """The node that a buffer has the value of."""
-    for kernel in part.kernels.kernels:
-        if buffer.name in kernel.stores:
-            return kernel.stores[buffer.name]
-        found = [id for id, name in kernel.loads.items() if name == buffer.name]
-        if buffer.name in kernel.ends.values() and found:
-            return found[0]
-    raise KeyError(buffer.name)
+    """The node that a buffer has the value of: stored by a kernel, or else loaded by one that has
+    it from a walk's end or from PyTorch."""
+    kernels = part.kernels.kernels
+    stored = [kernel.stores[buffer.name] for kernel in kernels if buffer.name in kernel.stores]
+    loads = (each for kernel in kernels for each in kernel.loads.items())
+    return (stored or [id for id, name in loads if name == buffer.name])[0]
 
 
 def short(plan: Planned, name: str) -> str:

@@ -54,6 +54,33 @@ def test_what_bounds_tiles_is_said() -> None:
     assert "32 tokens are a chunk: of 64, `solve_system` needs 65,536 bytes of registers" in mesa
 
 
+GIVEN = """
+layer Token(d):
+    input a[], b[d]
+    output p[] = a
+    output q[d] = b
+layer Merge(d):
+    input p[], q[d], p'[], q'[d]
+    output P[] = p + p'
+    output Q[d] = max(q + p', q')
+layer Apply(d):
+    input p[], q[d], m[d]
+    output after[d] = max(m + p, q)
+layer Raised(d, H):
+    input a[H], b[H, d]
+    chunk: law(Token, Merge, Apply)
+    recurrence m[d] over H:
+        m[t] = max(m[t-1] + a, b)
+    output m
+"""
+
+
+def test_what_pytorch_makes_for_kernels_is_listed() -> None:
+    """Summaries of a law are merged in PyTorch, and a kernel loads the last one of a chunk."""
+    layer = archc.parse(GIVEN).layer
+    assert "q here.2" in as_text([*plans_of(layer, conditions({}))])
+
+
 def test_a_walk_of_few_programs_goes_in_segments() -> None:
     """And one of many whole; each says so, with the numbers that decide."""
     layer = archc.load("linear_attention_simple", d=256, H=2).layer

@@ -269,6 +269,16 @@ def read_apart(
 # --- terms ---------------------------------------------------------------------------------------
 
 
+def scaled_by_value() -> Refused:
+    """The refusal of a correction that is stronger for some values than for others."""
+    return Refused(
+        "a correction is scaled along the value side: every value would need its own triangular"
+        " system",
+        "scale all values alike, `beta * (v - S.T @ k)`, or what is written alone,"
+        " `beta * (g * v - S.T @ k)`",
+    )
+
+
 def _step(table: Table, roles: Roles, raw: Raw, rank: Axis | None) -> Step:
     """A micro-step with its terms grouped by what they write along."""
     parted = _parted(table, roles, raw.decay)
@@ -283,7 +293,7 @@ def _step(table: Table, roles: Roles, raw: Raw, rank: Axis | None) -> Step:
         for term in sympy.Add.make_args(scale):
             x, rest = written_apart(table, roles, term)
             if any(side_of(table, roles, s) == "value" for s in table.symbols(rest)):
-                raise Refused("a correction is scaled along the value side")
+                raise scaled_by_value()
             rows.setdefault(x, [ZERO, ZERO])[1] += table.times(rest, covector)
     groups = _merged(table, roles, [(x, c, w) for x, (c, w) in rows.items()])
     terms = [_term(table, key, *group) for group in groups]

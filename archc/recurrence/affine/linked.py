@@ -17,7 +17,14 @@ from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.recurrence.affine import form as nf
 from archc.recurrence.affine.atoms import Table, TooLong, total
-from archc.recurrence.affine.axis_roles import Roles, content, own_axes, side_of, written_apart
+from archc.recurrence.affine.axis_roles import (
+    Roles,
+    content,
+    own_axes,
+    scaled_by_value,
+    side_of,
+    written_apart,
+)
 from archc.recurrence.affine.chain import Chain, Raw, Refused, StateSum, read_body, state_sums
 from archc.recurrence.affine.polynomials import Reading, coefficient
 from archc.recurrence.affine.ranks import with_rank
@@ -244,7 +251,7 @@ def _written(table: Table, roles: Roles, row: Raw, names: Sequence[str]) -> dict
         for term in sympy.Add.make_args(each.scale):
             x, rest = written_apart(table, roles, term)
             if any(side_of(table, roles, s) == "value" for s in table.symbols(rest)):
-                raise Refused("a correction is scaled along the value side")
+                raise scaled_by_value()
             reads = at(x)[1]
             place = names.index(each.version)
             reads[place] = total([reads[place], table.times(rest, each.covector)])
