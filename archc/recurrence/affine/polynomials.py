@@ -166,13 +166,17 @@ class Reading:
             for _ in range(int(args[1]) - 1):
                 result = table.times(result, args[0])
             return result
-        if fn == "where":
-            return (
-                args[1]
-                if args[1] == args[2]
-                else table.fn("where", *args, node=node.id, axes=node.type.axes)
-            )
+        if fn == "where" and (args[1] == args[2] or any(map(self._is_outer, args[1:]))):
+            return self.where(*args)
         return table.fn(fn, *args, node=node.id, axes=node.type.axes)
+
+    def _is_outer(self, value: sympy.Expr) -> bool:
+        """Whether a value has products of which no factor has all axes, which stay apart."""
+        for term in sympy.Add.make_args(value):
+            own = [{a.name for a in self.table.axes(s)} for s in self.table.split(term)[1]]
+            if own and set().union(*own) not in own:
+                return True
+        return False
 
     def _algebra(self, fn: str, args: list[sympy.Expr]) -> sympy.Expr:
         if fn == "add":

@@ -173,6 +173,22 @@ def test_choices() -> None:
     assert found.kind == "matrix" and [term.after for term in step.terms] == [True]
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        "where(b > 0, k @ v.T, 0)",
+        "where(b > 0, k @ v.T, q @ z.T)",
+        "where(k > 0, 0, q @ v.T) + where(v > 0, k @ z.T, 0)",
+    ],
+)
+def test_writes_that_are_chosen(write: str) -> None:
+    """An outer product behind a condition stays one: no matrix a token is made of it."""
+    body = f"S[t] = exp(g) * S[t-1] + {write}\no = S[t].T @ q"
+    check(simplify(spec(body, outputs="o")))
+    found = form(body, outputs="o")
+    assert found.kind == "matrix" and all(term.after for term in found.forms[0].steps[0].terms)
+
+
 def test_a_state_that_is_overwritten_after_it_is_read() -> None:
     body = "S[t] = k @ (v - S[t-1].T @ k).T"
     check(simplify(spec(body)))
@@ -188,6 +204,7 @@ MOVES = [
     "{R} - q @ ({R}.T @ p).T",
     "{R} + p @ (S[t-1].T @ k).T",
     "where(g > 0, {R}, S[t-1])",
+    "{R} + where(g > 0, k @ v.T, p @ z.T)",
     "{R} / 2 + {R} * b",
     "({R} + k @ z.T) - r @ ({R}.T @ k + v).T",
 ]
