@@ -16,7 +16,6 @@ from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from archc.backends.eager.selfcheck import in_chunks
 from archc.backends.load import load
 from archc.backends.renamed import Weights, arguments, declared
 from archc.diagnostics import InternalError, fail
@@ -148,13 +147,15 @@ def _measured(
     plan: Plan, layer: ir.Layer, code: ModuleType, found: Instance, check: Check
 ) -> Iterator[tuple[str, float, float]]:
     """Every form, its error and the largest that is right: the file's own checks, then all numbers;
-    those of more tokens than a chunk has too, where the file cannot hold chunks against tokens."""
+    those of more tokens than a chunk has too, where a file of chunks cannot hold them against
+    tokens."""
     given = {name: (tuple(at), tuple(at.values())) for name, at in check.expected.items()}
     case = code.CASE._replace(expected=given, slopes=check.slopes)
     yield from ((name, function(case, "cpu"), limit) for name, function, limit in code.FORMS)
     yield ALL, apart(found), _limit(found)
-    if in_chunks(plan.layer) and "check_chunks" not in vars(code):
-        longer = instance(layer, code, found.sizes, code.CHUNK + 5, batch=1)
+    chunk = vars(code).get("CHUNK")  # none where kernels go token by token
+    if chunk is not None and "check_chunks" not in vars(code):
+        longer = instance(layer, code, found.sizes, chunk + 5, batch=1)
         yield f"{ALL}, of {longer.tokens} tokens", apart(longer), _limit(longer)
 
 

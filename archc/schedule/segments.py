@@ -236,7 +236,8 @@ class _Walk:
             buffers.append(Buffer(name, Type(state.axes)))
         lasts = {end: names[state] for state, end in self.kernel.ends.items()}
         rows = frozenset() if again is None else rows_of(again) - {*starts}
-        from_zero = again is None and not kept and {*self.rules.values()} == {SCALED}
+        stores = {*self.kernel.ends} == {*names}
+        from_zero = again is None and not kept and stores and {*self.rules.values()} == {SCALED}
         return Segments(
             tuple(kernels), join, tuple(buffers), starts, lasts, row, again, rows, from_zero,
             alone if from_zero else None,

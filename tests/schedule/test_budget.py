@@ -36,7 +36,7 @@ def test_what_a_program_can_hold_stays_in_chunks() -> None:
     are turned as one complex number is."""
     assert is_chunked("recurrences/by_element") == [True, True]
     assert is_chunked("recurrences/dense_mix") == [True, True]
-    assert is_chunked("cells/trend") == [True, True]
+    assert is_chunked("recurrences/trend") == [True, True]
     assert is_chunked("recurrences/turning") == [True, True]
 
 

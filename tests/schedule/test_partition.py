@@ -198,7 +198,7 @@ def test_what_is_read_was_written_before() -> None:
 def test_a_walk_of_tokens_reads_what_stands_by_chunks_from_memory() -> None:
     """A decay made of another state, which has chunks: at one token there is no chunk to make it
     of."""
-    recurrence = recurrence_of(str(OWN / "tired.arch"))
+    recurrence = recurrence_of(str(OWN.with_name("cells") / "tired.arch"))
     graph = recurrence.chunked.backward
     found = partition(graph, "memory", recurrence.stream, recurrence.heads, {})
     (walk,) = (k for k in found.kernels if k.walk and graph[k.walk].op.stream == recurrence.stream)

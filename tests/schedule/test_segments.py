@@ -102,8 +102,13 @@ def test_a_walk_that_makes_its_first_state_is_written_again() -> None:
 
 def test_which_walks_are_their_own_first_kernel() -> None:
     """From 0: what a segment makes of 0 is what it writes. What is left of a state is made beside
-    it, or starts elsewhere, in a kernel of its own."""
-    for spec, alone in (("kda", True), ("linear_attention_simple", True), ("gla", False)):
+    it, or starts elsewhere, in a kernel of its own. So it is where a walk does not store what its
+    state is in the end, as something else makes the last one."""
+    dense = str(OWN / "dense_mix.arch")
+    (walk, found), *_ = walks(dense).values()
+    assert not walk.ends and isinstance(found, Segments) and found.from_one is None
+    starts_alone = {"kda": True, "linear_attention_simple": True, "gla": False, dense: False}
+    for spec, alone in starts_alone.items():
         (_, found), *_ = walks(spec).values()
         assert isinstance(found, Segments) and found.from_zero == alone
     _, largest = walks("mlstm")["m"]
