@@ -25,7 +25,7 @@ from archc.lowering.exact import in_two_parts
 from archc.lowering.micro import MicroSteps, Right, steps_of
 from archc.lowering.names import axis_name, buffer_names, plain, size_name
 from archc.lowering.paired import makes_pairs
-from archc.lowering.pairs import as_hard
+from archc.lowering.row_decays import as_hard
 from archc.lowering.turned import Turned
 from archc.lowering.twice import AGAIN, HARD, RUN, Twice
 from archc.lowering.values import (

@@ -13,7 +13,9 @@ import sympy
 
 from archc.ir import chunk as ck
 from archc.ir.graph import Node
-from archc.lowering.pairs import Decays, Made, Near, Products, Weighed, grams, mixes
+from archc.lowering.pairs import Made, Near, Products, Weighed, grams, mixes
+from archc.lowering.row_decays import Decays
+from archc.lowering.rows import log_gates
 from archc.lowering.values import Index, Padded, Place, Refusal
 from archc.tile.compose import ceil_div, size
 from archc.tile.handle import Tile
@@ -261,9 +263,10 @@ class _Together:
             row = v.whole(row_axis).at
             before = at(row - 1, row > 0)
         there = at if v.is_loaded(self.sums.id) else None
+        gates = log_gates(v, self.sums, labels) if there is None and before is None else None
         return Decays(
             v.k, sums.ordered(*labels).tile, self.row, col, v.levels(row_axis), numbers.operand,
-            numbers.precision, before, there, v.takes_tree,
+            numbers.precision, before, there, v.takes_tree, gates,
         )  # fmt: skip
 
 

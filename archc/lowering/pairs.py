@@ -30,60 +30,20 @@ from dataclasses import dataclass
 
 import sympy
 
-from archc.ir.chunk import FAR, NEAREST, NEAREST_NARROW
+from archc.ir.chunk import FAR
+from archc.lowering.row_decays import (
+    Decays,
+    as_hard,
+    at_one,
+    exponents,
+    from_borders,
+    limit,
+    limit_of,
+    to_border,
+)
 from archc.tile.compose import Composer, Length, as_size
 from archc.tile.handle import Tile
 from archc.tile.language import Dim
-
-LIMIT, NARROW_LIMIT = float(NEAREST), float(NEAREST_NARROW)
-"""How large an exponent may be. Gates as layers begin with (a channel forgets at most exp(-1.6) a
-token) stay below it in chunks of 64 tokens."""
-
-
-def as_hard(hard: Tile) -> Tile:
-    """Gates take the tree where they are hard."""
-    return hard
-
-
-@dataclass(frozen=True)
-class Decays:
-    """The common part of all pairs of a chunk: how rows decay, and the dtype of products.
-
-    `sums` [row, dim] are running sums of log gates, in a dtype whose differences are right; none of
-    them is infinite. `before`: those at the row before, where a pair decays by the gates between
-    its rows alone ("exclusive"). `at` reads sums at some rows from memory, at [row] or at one
-    (None: from `sums`). `levels`: how often rows can be halved. `operand` is the dtype of
-    operands of products, `precision` how exact they are in float32. `takes_tree`: whether the tree
-    is taken here, of whether gates are hard.
-    """
-
-    k: Composer
-    sums: Tile
-    row: str
-    col: str
-    levels: Length
-    operand: str = "f32"
-    precision: str = "ieee"
-    before: Tile | None = None
-    at: Callable[[Tile], Tile] | None = None
-    takes_tree: Callable[[Tile], Tile] = as_hard
-
-    @property
-    def rows(self) -> Dim:
-        """The dim of the rows."""
-        return self.sums.dim(self.row)
-
-    @property
-    def dim(self) -> Dim:
-        """The dim along which rows decay."""
-        (found,) = (dim for dim in self.sums.dims if dim.name != self.row)
-        return found
-
-    @property
-    def exclusive(self) -> bool:
-        """Whether a pair decays by the gates between its rows alone."""
-        return self.before is not None
-
 
 Made = tuple[Decays, Sequence[tuple[Tile, Tile]]]
 """Decays along a part of the dim, and of each product its later rows and its earlier rows there,
@@ -222,7 +182,7 @@ def _part_by_part(p: Products, zeros: Sequence[Tile]) -> tuple[tuple[Tile, ...],
         worst = k.apply("max", worst, size.max(d.dim.name)).hinted("worst")
         turn.next(*_added(d, products)(level, sums), *itself, worst)
     done = turn.results[:-1]
-    hard = (turn.results[-1].max(p.rows.name) > _limit(d)).named("hard")
+    hard = (turn.results[-1].max(p.rows.name) > limit(d)).named("hard")
     with k.branch(p.takes_tree(hard)) as again:
         sums, itself = _by_tree(p, zeros)
         again.give(*sums, *itself)
@@ -350,7 +310,7 @@ Add = Callable[[Level, Sequence[Tile]], Tiles]
 def _either(d: Decays, at_once: Add, halves: Callable[[], Add], sums: Sequence[Tile]) -> Tiles:
     """Sums over all pairs, which share the middle row if gates are moderate."""
     level, size = _all_at_once(d)
-    hard = (size.max(d.dim.name).max(d.row) > _limit(d)).named("hard")
+    hard = (size.max(d.dim.name).max(d.row) > limit(d)).named("hard")
     with d.k.branch(d.takes_tree(hard)) as strong:
         strong.give(*_safely(d, at_once, halves, sums))
     with d.k.otherwise(strong) as moderate:
@@ -368,7 +328,7 @@ def _beyond(ends: tuple[Tile, Tile], operand: str, k: Composer) -> Tile:
 def _all_at_once(d: Decays) -> tuple[Level, Tile]:
     """All pairs of a chunk, which share its middle row, and how large exponents are."""
     k = d.k
-    down, up = _exponents(d, _at_one(d, k.lift(sympy.floor(d.rows.length / 2) - 1, "i32")))
+    down, up = exponents(d, at_one(d, k.lift(sympy.floor(d.rows.length / 2) - 1, "i32")))
     level = Level(k.apply("exp", down).named("left"), k.apply("exp", up).named("right"))
     size = k.apply("abs", up).hinted("size")
     return level, k.apply("max", k.apply("abs", down), size) if d.exclusive else size
@@ -379,9 +339,8 @@ def _safely(d: Decays, at_once: Add, halves: Callable[[], Add], sums: Sequence[T
     are moderate there, and level by level."""
     k, names = d.k, {d.row: d.col}
     i = k.iota(d.row, d.rows.length)
-    down, up = _exponents(d, _at_each(d, k.lift(8, "i32")))
-    size = k.apply("max", k.apply("abs", down), k.apply("abs", up))
-    moderate = (size.max(d.dim.name).max(d.row) <= _limit(d)).named("moderate")
+    down, up, size = from_borders(d, k.lift(8, "i32"))
+    moderate = (size.max(d.dim.name).max(d.row) <= limit(d)).named("moderate")
     block = k.where(moderate, i // 16, i).named("block")
     pairs = block.equals(block.along(**names)) & (i > i.along(**names))
     left, right = (k.apply("exp", k.where(moderate, x, 0.0)) for x in (down, up))
@@ -404,57 +363,13 @@ def _halves(d: Decays, half: Tile) -> Level:
     k, names = d.k, {d.row: d.col}
     piece = k.iota(d.row, d.rows.length) // half
     later = (piece % 2).equals(1).named("later")
-    there = _at_each(d, half)
-    before = d.sums if d.before is None else d.before
-    exponent = k.where(later, before - there, there - d.sums).hinted("exponent").to("f32")
-    decay = k.apply("exp", exponent).named("decay")
+    decay = k.apply("exp", to_border(d, half, later)).named("decay")
     block = (piece // 2).named("block")
     here = k.where(later, block, -1).hinted("as_later")
     other = k.where(later, -2, block).hinted("as_earlier")
     pairs = here.equals(other.along(**names)).named("pairs")
     either = pairs | other.equals(here.along(**names))
     return Level(decay, decay, pairs, later, either.named("either"), half)
-
-
-def _at_one(d: Decays, row: Tile) -> Tile:
-    """The sums at one row, [dim]."""
-    if d.at is not None:
-        return d.at(row).named("middle")
-    here = d.k.iota(d.row, d.rows.length).equals(row)
-    zero = d.k.full(0.0).to(d.sums.dtype)
-    return d.k.where(here, d.sums, zero).sum(d.row).named("middle")
-
-
-def _at_each(d: Decays, half: Tile) -> Tile:
-    """The sums at the last row of the first half of each row's block, [row, dim]."""
-    k, count = d.k, d.rows.length
-    border = (k.iota(d.row, count) // half // 2 * 2 + 1) * half - 1
-    border = k.apply("max", k.apply("min", border, k.lift(count - 1, "i32")), 0).named("border")
-    if d.at is not None:
-        return d.at(border).ordered(*d.sums.value.type.names).named("there")
-    return d.sums.pick(border.over(*d.sums.dims), d.row).named("there")
-
-
-def _exponents(d: Decays, there: Tile) -> tuple[Tile, Tile]:
-    """G_i - G_r and G_r - G_j, for sums G_r at the rows that blocks share."""
-    before = d.sums if d.before is None else d.before
-    down, up = (before - there).hinted("down"), (there - d.sums).hinted("up")
-    return down.to("f32"), up.to("f32")
-
-
-def _limit(d: Decays) -> Tile | float:
-    """How large an exponent may be, in the range of the operands of products."""
-    return limit_of(d.operand, d.k)
-
-
-def limit_of(operand: str, k: Composer) -> Tile | float:
-    """The same for a dtype."""
-    if operand == "f16":
-        return NARROW_LIMIT
-    if operand in ("bf16", "f32", "f64"):
-        return LIMIT
-    made = k.where(k.chosen(operand, "f16"), NARROW_LIMIT, LIMIT).hinted("limit")
-    return k.noted(made, f"exp of no more than this, of either sign, has room in {operand}")
 
 
 def _near(d: Decays, x: Tile, factor: Tile) -> Tile:

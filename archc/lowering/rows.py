@@ -13,7 +13,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.lowering.algebra import counted, masked_at
-from archc.lowering.pairs import limit_of
+from archc.lowering.row_decays import limit_of
 from archc.lowering.scans import moved as moved_rows
 from archc.lowering.systems import matrix_scan
 from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
@@ -179,7 +179,7 @@ def _gates_exactly(v: Values, x: Tile, dtype: str, op: ck.Sums) -> Tile:
     k, dims = v.k, x.value.type.names
     other = next(label for label in dims if label != op.axis)
     stored = sum(v.is_stored(n.id) and {*dims} <= {*n.type.names} for n in v.frame.graph)
-    with k.branch(k.chosen(v.numbers.sums, "f32") & k.chosen(dtype, "bf16")) as exact:
+    with k.branch(_is_exact(v, dtype)) as exact:
         if 0 < stored <= STORED:
             made = x.scan("sum", op.axis, op.reverse)
             made = made.over(*made.dims, Dim("one", Integer(1))).sum("one")
@@ -190,6 +190,20 @@ def _gates_exactly(v: Values, x: Tile, dtype: str, op: ck.Sums) -> Tile:
     with k.otherwise(exact) as rounded:
         rounded.give(x.scan("sum", op.axis, op.reverse))
     return exact.results[0].named("gate_sums")
+
+
+def _is_exact(v: Values, dtype: str) -> Tile:
+    """Whether sums of gates are exact where these are multiplied in bfloat16."""
+    return v.k.chosen(v.numbers.sums, "f32") & v.k.chosen(dtype, "bf16")
+
+
+def log_gates(v: Values, sums: Node, labels: tuple[str, str]) -> tuple[Tile, Tile] | None:
+    """Log gates as they are summed, [row, dim], and whether products of them in bfloat16 are exact;
+    None where a kernel does not read them from memory."""
+    x = v.stored(sums.operands[0]) if sums.op.gates and not sums.op.reverse else None
+    if not isinstance(x, Padded) or not x.tile.dtype.startswith(OF_BUFFER):
+        return None
+    return _of_gates(v, x.ordered(*labels).tile.to("f32")), _is_exact(v, x.tile.dtype)
 
 
 def _ones(k: Composer, rows: Dim, reverse: bool) -> Tile:

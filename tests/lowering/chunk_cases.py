@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from archc.lowering.pairs import LIMIT
+from archc.lowering.row_decays import LIMIT
 from tests.lowering import chunk_programs as programs
 from tests.tile.cases import Case, Drawn, block
 

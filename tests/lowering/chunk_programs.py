@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import sympy
 
-from archc.lowering.pairs import Decays, Made, Products, Weighed, grams, mixes
+from archc.lowering.pairs import Made, Products, Weighed, grams, mixes
+from archc.lowering.row_decays import Decays
 from archc.lowering.solve import Triangle, inverse
 from archc.tile.compose import Composer, ceil_div, size
 from archc.tile.handle import Tile

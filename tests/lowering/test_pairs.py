@@ -7,7 +7,7 @@ import torch
 
 from archc.ir import chunk as ck
 from archc.ir import row_pairs
-from archc.lowering import pairs
+from archc.lowering import row_decays
 from archc.tile.interpreter import run
 from archc.tile.pretty import listing
 from archc.tile.resources import Room
@@ -82,7 +82,7 @@ def test_only_gates_that_are_not_moderate_go_down_the_tree() -> None:
 @pytest.mark.parametrize("limit", [-1.0, 1e6])
 def test_both_ways_agree_where_gates_are_moderate(monkeypatch, limit: float) -> None:
     """Nothing counts as moderate, and everything does."""
-    monkeypatch.setattr(pairs, "LIMIT", limit)
+    monkeypatch.setattr(row_decays, "LIMIT", limit)
     is_right(scores_gradient(Drawn(), kind="soft"))
     is_right(scores(Drawn(), kind="soft", exclusive=True))
 
@@ -91,8 +91,8 @@ def test_half_the_tree_may_be_enough() -> None:
     """Gates that are moderate in halves of the chunk, and not in all of it."""
     case = scores(Drawn(), C=64, T=64, H=1, kind="strong")
     sums = case.tensors["sums"]
-    assert (sums[..., 63, :] - sums[..., 31, :]).abs().max() > pairs.LIMIT
-    assert (sums[..., 31, :] - sums[..., 15, :]).abs().max() < pairs.LIMIT
+    assert (sums[..., 63, :] - sums[..., 31, :]).abs().max() > row_decays.LIMIT
+    assert (sums[..., 31, :] - sums[..., 15, :]).abs().max() < row_decays.LIMIT
     is_right(case)
 
 

@@ -13,6 +13,7 @@ from archc.ir.kernel import Kernel
 from archc.lowering.kernels import Lowered
 from archc.lowering.twice import HARD
 from archc.runtime.kernels import chunks_of_run
+from archc.tile.language import Program
 from tests.lowering import launches
 from tests.lowering.launches import (
     OTHERS,
@@ -93,3 +94,34 @@ def test_few_matrices_of_pairs_leave_registers_for_a_fourth_program() -> None:
 
 def test_few_programs_look_at_a_chunk_each() -> None:
     assert (chunks_of_run(100), chunks_of_run(8192)) == (1, 16)
+
+
+@pytest.mark.parametrize("spec", ["kda", "gla"])
+def test_gates_in_bfloat16_are_summed_up_to_borders_by_products(
+    monkeypatch: pytest.MonkeyPatch, spec: str
+) -> None:
+    """The numbers are those that differences of sums give, of chunks with hard gates too."""
+    forward, real, product = paired(spec, log_alpha=30.0)[0], launches.run, torch.matmul
+    found, dots = [], list[int]()
+    for dtype in (torch.float64, torch.bfloat16):
+
+        def rounded(
+            program: Program, tensors: dict, sizes: dict, fixed: dict, exact: bool,
+            gate: torch.dtype = dtype,
+        ) -> None:  # fmt: skip
+            gates = tensors["log_alpha"].bfloat16()
+            tensors |= {"log_alpha": gates.to(gate)}
+            real(program, tensors, sizes, fixed | {"SUMS": "f32"}, exact=exact)
+
+        def noted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            dots[-1] += 1
+            return product(a, b)
+
+        dots.append(0)
+        monkeypatch.setattr(launches, "run", rounded)
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.Tensor, "__matmul__", noted)
+            found.append({name: stored for name, (stored, _) in launch(*forward).items()})
+    assert dots[0] < dots[1]
+    for name, stored in found[0].items():
+        torch.testing.assert_close(found[1][name], stored, rtol=1e-9, atol=1e-12, msg=name)

@@ -9,7 +9,7 @@ from torch.nn.functional import softplus
 
 import archc
 from archc.ir.initial import sample_layer
-from archc.lowering.pairs import LIMIT
+from archc.lowering.row_decays import LIMIT
 
 SIZES = {
     "kda": {"d": 512, "H": 32, "K": 16, "V": 16, "r": 128},
