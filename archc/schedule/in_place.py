@@ -4,7 +4,7 @@
         ->  d.U stands by tokens, d.v in its place
 
 A program reads its rows, and then writes there. Rows beyond the last token are not in memory then,
-and are read as 0: this is for values of which nothing looks at such rows.
+and are read as 0: this is for values of which nothing looks at such rows, or that are 0 there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def in_place(plan: Kernels) -> Kernels:
         for other in _fitting(plan, last, plan.graph[id]):
             if other not in taken and not is_saved(name) and name in plan.graph.outputs:
                 taken.add(other)
-                buffers[other] = replace(buffers[other], type=plan.graph[id].type, by_tokens=True)
+                tokens = _by_tokens(buffers[other].type, plan.graph[id].type)
+                buffers[other] = replace(buffers[other], type=tokens, by_tokens=True)
                 buffers[name] = replace(buffers[name], over=other)
                 break
     return replace(plan, buffers=tuple(buffers.values())) if taken else plan
@@ -44,21 +45,30 @@ def _fitting(plan: Kernels, kernel: Kernel, result: Node) -> Iterator[str]:
     host = {o for id in plan.fallback for o in graph[id].operands}
     for id in sorted(read - {*kernel.stores.values()} - host - {*graph.outputs.values()}):
         buffer = made.get(kernel.loads[id])
-        if buffer is None or buffer.width != NARROW or not isinstance(graph[id].op, ir.Result):
+        if buffer is None or buffer.width != NARROW:
             continue
         row = _row_of(graph[id].type, result.type)
-        if row is not None and _is_unseen(graph, id, row.name):
+        walk = isinstance(graph[id].op, ir.Result)
+        if row is not None and (_is_unseen if walk else _is_zero)(graph, id, row.name):
             yield buffer.name
 
 
 def _row_of(rows: Type, tokens: Type) -> Axis | None:
-    """The axis of rows of a value that has the axes of another one, by rows of chunks in place of
-    by tokens."""
+    """The axis of rows of a value that has axes as long as those of another one, by rows of chunks
+    in place of by tokens."""
     found = [axis for axis in rows.axes if axis.size == ck.CHUNK]
     rest = [axis for axis in rows.axes if axis not in found and axis.kind != "stream"]
     streams = [axis for axis in tokens.axes if axis.kind == "stream"]
     others = [axis for axis in tokens.axes if axis not in streams]
-    return found[0] if len(found) == len(streams) == 1 and rest == others else None
+    alike = [(a.size, a.kind) for a in rest] == [(a.size, a.kind) for a in others]
+    return found[0] if len(found) == len(streams) == 1 and alike else None
+
+
+def _by_tokens(rows: Type, tokens: Type) -> Type:
+    """The type of rows of chunks that stand where the tokens of another value do."""
+    dims = (axis for axis in rows.axes if axis.kind != "stream" and axis.size != ck.CHUNK)
+    named = [each for each in dims if each.kind == "dim"]
+    return Type(tuple(a if a.kind != "dim" else named.pop(0) for a in tokens.axes))
 
 
 def _is_unseen(graph: Graph, id: int, row: str) -> bool:
@@ -109,6 +119,8 @@ def _is_zero(graph: Graph, id: int, row: str) -> bool:
         return node.op.value == 0
     if row not in node.type.names:
         return False
+    if isinstance(node.op, ck.Conjugate):
+        return _is_zero(graph, node.operands[0], row)
     if isinstance(node.op, ck.Chunks):
         return not node.op.fill and node.op.row.name == row
     if isinstance(node.op, ir.Contract):

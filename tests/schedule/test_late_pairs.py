@@ -64,6 +64,17 @@ def test_a_gradient_stands_where_the_last_kernel_read() -> None:
     assert buffers["d.U0.0"].type == buffers["d.v"].type
 
 
+@pytest.mark.parametrize(("spec", "over"), [("mesa", "product.3"), ("gla", "k_scaled")])
+def test_rows_that_are_0_beyond_the_last_token_may_stand_by_tokens(spec: str, over: str) -> None:
+    """Whoever made them, and whatever the names of their dims: a solution of 0 is 0."""
+    buffers = {buffer.name: buffer for buffer in plan_of(spec).buffers}
+    (result,) = (b for b in buffers.values() if b.over)
+    rows = buffers[over]
+    assert rows.by_tokens and result.over == over
+    sizes = [[axis.size for axis in b.type.axes] for b in (rows, result)]
+    assert sizes[0] == sizes[1]
+
+
 def test_rows_beyond_the_last_token_that_are_seen_stay_in_memory() -> None:
     """A sum over all rows of what a walk stores, were it an output, would miss them."""
     plan = plan_of("gated_delta")
