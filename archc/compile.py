@@ -18,6 +18,7 @@ from archc.algebra.scales import scaled_queries
 from archc.algebra.separate import separate
 from archc.algebra.simplify import simplify
 from archc.attention.recognise import Found, folds
+from archc.attention.recurrent import recurrent
 from archc.attention.weighted_sum import PAIRS
 from archc.autodiff.gradient_builder import NoGradient
 from archc.autodiff.reverse import gradient
@@ -163,6 +164,7 @@ def entered(layer: ir.Layer) -> ir.Layer:
 
 PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
     ("simplify", simplify),
+    ("recurrent", recurrent),
     ("before_loops", parameters_before),
     ("separate", separate),
     ("scales", scaled_queries),

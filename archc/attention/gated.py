@@ -45,6 +45,29 @@ def gate_of(body: Graph, node: Node) -> Node | None:
     return body[segment.operands[0]]
 
 
+def segments_of(
+    body: Graph, node: Node, scale: sympy.Expr = sympy.S.One
+) -> list[Scaled] | None:
+    """The segments that an exponent is a sum of, each with its number."""
+    if isinstance(node.op, ir.Segment):
+        return [(node, scale)] if node.op.kind == "sum" else None
+    if not isinstance(node.op, ir.Elementwise):
+        return None
+    fn, operands = node.op.fn, [body[operand] for operand in node.operands]
+    if fn == "neg":
+        return segments_of(body, operands[0], -scale)
+    if fn in ("add", "sub"):
+        both = [segments_of(body, operands[0], scale)]
+        both.append(segments_of(body, operands[1], scale if fn == "add" else -scale))
+        return None if None in both else [each for part in both if part for each in part]
+    if fn in ("mul", "div") and isinstance(operands[1].op, ir.Constant):
+        number = operands[1].op.value
+        return segments_of(body, operands[0], scale * (number if fn == "mul" else 1 / number))
+    if fn == "mul" and isinstance(operands[0].op, ir.Constant):
+        return segments_of(body, operands[1], scale * operands[0].op.value)
+    return None
+
+
 class _Gated:
     """A sum over a dim that is looked at."""
 
@@ -64,7 +87,7 @@ class _Gated:
         outer = [x.id for x in factors if self.dim not in x.type.names]
         sides = {side: [x.id for x in inner if self._side(x) == side] for side in ("t", "s", "")}
         gates = [x for x in inner if self._side(x) == "ts"]
-        parts = [self._segments(self.body[x.operands[0]]) for x in gates
+        parts = [segments_of(self.body, self.body[x.operands[0]]) for x in gates
                  if x.op == ir.Elementwise("exp")]  # fmt: skip
         if not gates or len(parts) < len(gates) or None in parts:
             return None
@@ -90,26 +113,6 @@ class _Gated:
     def _side(self, node: Node) -> str:
         names = node.type.names
         return "t" * (self.reader in names) + "s" * (self.read in names)
-
-    def _segments(self, node: Node, scale: sympy.Expr = sympy.S.One) -> list[Scaled] | None:
-        """The segments that an exponent is a sum of, each with its number."""
-        if isinstance(node.op, ir.Segment):
-            return [(node, scale)] if node.op.kind == "sum" else None
-        if not isinstance(node.op, ir.Elementwise):
-            return None
-        fn, operands = node.op.fn, [self.body[operand] for operand in node.operands]
-        if fn == "neg":
-            return self._segments(operands[0], -scale)
-        if fn in ("add", "sub"):
-            both = [self._segments(operands[0], scale)]
-            both.append(self._segments(operands[1], scale if fn == "add" else -scale))
-            return None if None in both else [each for part in both if part for each in part]
-        if fn in ("mul", "div") and isinstance(operands[1].op, ir.Constant):
-            number = operands[1].op.value
-            return self._segments(operands[0], scale * (number if fn == "mul" else 1 / number))
-        if fn == "mul" and isinstance(operands[0].op, ir.Constant):
-            return self._segments(operands[1], scale * operands[0].op.value)
-        return None
 
     def _exp(self, found: Sequence[Scaled]) -> int:
         """The exponential of a sum of segments, as that of one."""

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from archc.algebra.simplify import simplify
 from archc.attention.between import Between
 from archc.attention.between_lines import lines_between
 from archc.attention.listing import lines
 from archc.attention.moved_keys import moved_keys
 from archc.attention.recognise import sums
+from archc.attention.recurrent import states_of
 from archc.attention.row_heads import all_by_rows, rows_of
 from archc.attention.scores import scores_of
 from archc.attention.totals import as_folds
@@ -54,6 +56,10 @@ class Attended:
 
 def attends_of(layer: ir.Layer) -> Iterator[Attended]:
     """Every sum over the tokens read of a layer and of those that it calls."""
+    for each, name in called_layers(simplify(layer)).items():
+        for node in each.graph:
+            if states := states_of(node):
+                yield Attended(name, node.span, _result(node.op), FACTORS, _of_states(states))
     ready = placed(lowered(layer))
     for each, name in called_layers(ready).items():
         for node in each.graph:
@@ -61,6 +67,21 @@ def attends_of(layer: ir.Layer) -> Iterator[Attended]:
                 yield _choices(node, name)
             elif isinstance(node.op, ir.Attend):
                 yield from _sums(for_kernels(folded, node.op), name, each)
+
+
+FACTORS = "a recurrence: its weights are products of what readers, tokens read and decays have"
+
+
+def _result(attend: ir.Attend) -> str | None:
+    """The name of the one result of an attend."""
+    (result, *others) = attend.body.outputs
+    return None if others else result
+
+
+def _of_states(states: Iterable[ir.State]) -> tuple[tuple[str, str], ...]:
+    """What is kept in place of the tokens."""
+    shapes = (f"{s.name}[{', '.join(a.name for a in s.axes if a.kind == 'dim')}]" for s in states)
+    return (("state", ", ".join(shapes)),)
 
 
 def _choices(node: Node, name: str) -> Attended:
@@ -90,8 +111,7 @@ def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
         if attend.decode is not None:
             more = tuple(line for line in more if line[0] != "few readers") + _few(attend)
         how = told(attend, node, fold)
-        (result, *others) = attend.body.outputs
-        called = node.name or (result if not others else None)
+        called = node.name or _result(attend)
         kernels = kernels if kernels is not None and kernels.node == node.id else None
         tree = fold if isinstance(fold, Between) else None
         yield Attended(name, node.span, called, how, more, kernels, attend, tree)

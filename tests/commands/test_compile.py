@@ -89,17 +89,17 @@ def test_verify_leaves_out_what_a_layer_cannot_do():
 
 def test_compile_dumps_every_stage(tmp_path: Path):
     done = run("compile", "gla", "-o", "gla.py", "--dump", "stages/gla")
-    assert done.exit_code == 0 and "stages/gla: 16 stages written" in done.stderr
+    assert done.exit_code == 0 and "stages/gla: 17 stages written" in done.stderr
     found = {path.name: path.read_text("utf-8") for path in (tmp_path / "stages/gla").iterdir()}
     assert sorted(name.partition("-")[2] for name in found) == sorted([
-        "tree.txt", "layer.txt", "simplify.txt", "before_loops.txt", "separate.txt", "scales.txt",
-        "absorb.txt", "factors.txt", "vectors.txt", "gates.txt", "normal.txt", "chunk.txt",
+        "tree.txt", "layer.txt", "simplify.txt", "recurrent.txt", "before_loops.txt",
+        "separate.txt", "scales.txt", "absorb.txt", "factors.txt", "vectors.txt", "gates.txt", "normal.txt", "chunk.txt",
         "grad.txt", "plan.txt", "kernels.txt", "source.py",
     ])  # fmt: skip
     for stage in ("tree", "layer", "normal", "chunk", "grad", "plan", "kernels"):
         (name,) = (name for name in found if name.endswith(f"-{stage}.txt"))
         assert found[name] == run("show", "gla", "--stage", stage).stdout, stage
-    assert found["16-source.py"] == (tmp_path / "gla.py").read_text("utf-8")
+    assert found["17-source.py"] == (tmp_path / "gla.py").read_text("utf-8")
 
 
 def test_a_dump_has_every_pass_for_kernels(tmp_path: Path):
