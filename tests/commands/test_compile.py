@@ -93,8 +93,8 @@ def test_compile_dumps_every_stage(tmp_path: Path):
     found = {path.name: path.read_text("utf-8") for path in (tmp_path / "stages/gla").iterdir()}
     assert sorted(name.partition("-")[2] for name in found) == sorted([
         "tree.txt", "layer.txt", "simplify.txt", "recurrent.txt", "before_loops.txt",
-        "separate.txt", "scales.txt", "absorb.txt", "factors.txt", "vectors.txt", "gates.txt", "normal.txt", "chunk.txt",
-        "grad.txt", "plan.txt", "kernels.txt", "source.py",
+        "separate.txt", "scales.txt", "absorb.txt", "factors.txt", "vectors.txt", "gates.txt",
+        "normal.txt", "chunk.txt", "grad.txt", "plan.txt", "kernels.txt", "source.py",
     ])  # fmt: skip
     for stage in ("tree", "layer", "normal", "chunk", "grad", "plan", "kernels"):
         (name,) = (name for name in found if name.endswith(f"-{stage}.txt"))
