@@ -41,7 +41,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     fifth of the time of a compilation."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(100_000, 20, 20)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ than most of what they do.
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -24,8 +25,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 IMPORTED = (
-    "torch", "torch._subclasses.fake_tensor", "triton", "triton.language", "archc.compile",
-    "archc.runtime.tiles", "tests.backends.triton.memory", "tests.gpu.measure",
+    "torch", "torch._dynamo", "torch._subclasses.fake_tensor", "triton", "triton.language",
+    "pytest", "archc.compile", "archc.runtime.tiles", "tests.backends.triton.memory",
+    "tests.gpu.measure",
 )  # fmt: skip
 
 
@@ -60,6 +62,7 @@ def serve() -> None:
     for name in IMPORTED:
         importlib.import_module(name)
     quicken()
+    warm()
     for line in sys.stdin:
         asked = json.loads(line)
         os.environ |= asked["environment"]
@@ -76,6 +79,15 @@ def serve() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.argv[1:] = asked["arguments"]
     runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
+
+
+def warm() -> None:
+    """What the first spec makes for all is made before a fork (the parser's tables and the rules of
+    algebra, most of a second), and what stays is not searched for waste, which would copy it."""
+    importlib.import_module("archc").load("gla")
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
 
 
 def quicken() -> None:
