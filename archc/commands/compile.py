@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from archc.commands.parameters import json_option, set_option, spec_argument
 from archc.commands.show import DERIVED, kernels_text, plan_text
 from archc.commands.sources import BACKENDS, source_of
 from archc.commands.stages import Given, layer_of, tree_of
-from archc.compile import RUNTIMES, Dump, Style, kernels_of
+from archc.compile import KERNEL_PASSES, PASSES, RUNTIMES, Dump, Style, kernels_of
 from archc.diagnostics import Diagnostic, fail
 from archc.elaborate.last import parts_at_the_end
 from archc.elaborate.ones import ones
@@ -142,6 +143,13 @@ def _compare(output: str, text: str) -> None:
 LISTED = ("normal", "chunk", "grad")
 """Stages that are listings of recurrences, as `archc show` prints them."""
 
+EVERY = {"tree", "layer", *(name for name, _ in PASSES), *(name for name, _ in KERNEL_PASSES),
+         *LISTED, "plan", "kernels", "source"}  # fmt: skip
+"""Every stage that a dump may have."""
+
+FILE = re.compile(r"\d\d-(\w+)\.(?:txt|py)")
+"""The name of a stage's file."""
+
 
 class Stages:
     """The stages of one compilation, as text, in order."""
@@ -161,15 +169,23 @@ class Stages:
 
     def write(self, folder: Path, layer: Layer) -> int:
         """Write a file for each stage that was seen, and for what is derived of the layer as it is
-        written; how many. Raises ArchError E0030 if one cannot be written."""
+        written, and leave none there of an earlier compilation; how many are written. Raises
+        ArchError E0030 if one cannot be."""
         derived = {stage: DERIVED[stage]["text"](layer) for stage in LISTED}
         derived |= {"plan": plan_text(layer), "kernels": kernels_text(layer)}
         source = {name: self.texts[name] for name in ("source",) if name in self.texts}
         passes = {name: text for name, text in self.texts.items() if name not in derived | source}
+        made = dict[str, str]()
         for number, (stage, text) in enumerate({**passes, **derived, **source}.items(), 1):
             ending = "py" if stage == "source" else "txt"
-            writing.write(str(folder / f"{number:02}-{stage}.{ending}"), text)
-        return len({**passes, **derived, **source})
+            made[f"{number:02}-{stage}.{ending}"] = text
+        for name, text in made.items():
+            writing.write(str(folder / name), text)
+        for path in folder.iterdir():
+            of_a_stage = FILE.fullmatch(path.name)
+            if of_a_stage and of_a_stage[1] in EVERY and path.name not in made:
+                path.unlink()
+        return len(made)
 
 
 def _forms(layer: Layer) -> Iterator[str]:

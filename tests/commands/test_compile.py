@@ -148,6 +148,20 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, folder: str, says: str):
     assert not (tmp_path / "swiglu.py").exists()
 
 
+def test_a_folder_holds_the_stages_of_one_compilation(tmp_path: Path):
+    """What an earlier one of more stages left is gone; what is somebody's own stays."""
+    (tmp_path / "stages").mkdir()
+    for name in ("02-tree.txt", "18-places.txt", "24-source.py", "30-notes.txt", "layer.txt"):
+        (tmp_path / "stages" / name).write_text("old")
+    done = run("compile", "swiglu", "-o", "swiglu.py", "--backend", "eager", "--dump", "stages")
+    assert done.exit_code == 0
+    found = {path.name: path.read_text("utf-8") for path in (tmp_path / "stages").iterdir()}
+    own = {name for name, text in found.items() if text == "old"}
+    assert own == {"30-notes.txt", "layer.txt"}
+    stages = sorted({*found} - own)
+    assert [int(name[:2]) for name in stages] == [*range(1, len(stages) + 1)]
+
+
 def test_a_dump_is_of_every_stage():
     for more in (("--check",), ("--emit", "layer")):
         done = run("compile", "swiglu", "-o", "swiglu.py", "--dump", "d", *more)
