@@ -290,7 +290,7 @@ layer Example(H, K, V):
 """,
     # Several dims of keys, and of values, that decay together.
     "decays along several dims": """
-layer Example(H, K, V, R = 3, D = 3):
+layer Example(H, K = 4, V = 3, R = 3, D = 3):
     input q[H, K], k[H, K], v[H, V], x[H, K], r[H, R], z[H, V], g[H, D], b[H]
     f = sigmoid(x) * sigmoid(r)
     p = softmax[R](r) * l2norm[K](k)

@@ -23,8 +23,9 @@ from archc.numerics.constants import number_interval
 from archc.recurrence.affine.form import NormalForm
 from archc.recurrence.chunk.frame import Frame
 
-MOST, USUAL = 512, 128
-"""Entries of a dim that kernels have room for beside a chunk; those of one without a default."""
+MOST, USUAL, LEAST = 256, 128, 16
+"""Entries of a dim that kernels have room for beside a chunk; those of one without a default, and
+those that kernels take the shortest dim for."""
 
 Sides = tuple[Sequence[Axis], Sequence[Axis]]
 """Axes of the keys, and of the values."""
@@ -83,11 +84,12 @@ def at_most(usual: Mapping[str, Number], known: Mapping[str, Interval], size: sy
 
 def sides_of(form: NormalForm, most: Callable[[sympy.Expr], float]) -> Sides:
     """The key axes and the value axes of the states of a form, if they may be counted as one dim:
-    together they are at most MOST by default, where a size without one is taken for USUAL."""
+    together they are at most MOST by default, where a size without one is taken for USUAL, and a
+    shorter one for LEAST."""
     first = form.forms[0]
     alike = all(each.value == first.value for each in form.forms)
     sizes = [[most(axis.size) for axis in axes] for axes in (first.key, first.value)]
-    few = [prod(USUAL if isinf(n) else n for n in each) <= MOST for each in sizes]
+    few = [prod(USUAL if isinf(n) else max(n, LEAST) for n in each) <= MOST for each in sizes]
     return first.key if few[0] else (), first.value if alike and few[1] else ()
 
 

@@ -10,7 +10,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 
 BANK = """
-layer Bank(H, K, V{sizes}):
+layer Bank(H, V, {sizes}):
     input q[H, K], k[H, K], v[H, V], a[H, K], b[H, M], w[H, M]
     f = sigmoid(a) * sigmoid(b)
     p = softmax[M](w) * k
@@ -21,9 +21,12 @@ layer Bank(H, K, V{sizes}):
 """
 
 
-@pytest.mark.parametrize(("sizes", "dims"), [(", M = 4", 1), (", M = 8", 2), (", M", 2)])
+CASES = ("K = 16, M = 4", 1), ("K = 64, M = 2", 2), ("K, M", 2)
+
+
+@pytest.mark.parametrize(("sizes", "dims"), CASES)
 def test_pairs_decay_along_one_dim_where_they_are_few(sizes: str, dims: int) -> None:
-    """512 of them have room in kernels: 4 times 128, which keys are taken for."""
+    """256 of them have room in float32, in the tables of which no dim is shorter than 16."""
     layer = with_chunked_forms(archc.parse(BANK.format(sizes=sizes)).layer)
     (op,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
     assert op.chunked is not None
@@ -32,7 +35,7 @@ def test_pairs_decay_along_one_dim_where_they_are_few(sizes: str, dims: int) -> 
 
 
 def test_states_keep_their_dims() -> None:
-    layer = with_chunked_forms(archc.parse(BANK.format(sizes=", M = 4")).layer)
+    layer = with_chunked_forms(archc.parse(BANK.format(sizes="K = 16, M = 4")).layer)
     (op,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
     assert op.chunked is not None
     forward = op.chunked.forward
