@@ -11,6 +11,18 @@ from tests.recurrence.test_random import check_graphs, check_module, check_op, p
 from tests.test_law import near, random_inputs
 
 INVENTIONS = {
+    # A running mean of keys is erased: the sum over it and a matrix is a read of the matrix.
+    "a smoothed key that erases": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], u[H, K], v[H, V], b[H]
+    be = sigmoid(b)
+    uk = l2norm[K](k)
+    recurrence z[K], S[K, V] over H:
+        z[t] = sigmoid(u) * z[t-1] + (1 - sigmoid(u)) * uk
+        S[t] = be * (I - 0.5 * uk @ z[t].T) @ S[t-1] + k @ v.T
+        o = S[t].T @ q + S[t-1].T @ z[t-1]
+    output o
+""",
     # Running means of keys and values, which a covariance takes whole and the read sums along the
     # keys.
     "a covariance about running means": """

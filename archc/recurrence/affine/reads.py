@@ -99,6 +99,16 @@ class Walk:
             return id in self.reading.old
         return bool(self.reading.whole(value))
 
+    def _is_larger(self, symbol: sympy.Symbol) -> bool:
+        """Whether a value that a read is against is of another state, with more axes than this one,
+        of which it is a read in truth."""
+        atom, own = self.table.atoms[symbol], {axis.name for axis in self.state.axes}
+        others = atom.node in self.reading.others
+        return others and own < {axis.name for axis in atom.axes}
+
+    def _symbols(self, query: StateSum) -> list[sympy.Symbol]:
+        return [*self.table.symbols(query.covector), *self.table.symbols(query.scale)]
+
     def _read(self, id: int) -> RawRead | None:
         """The node as sums against versions in the chain; None if it is no such sum."""
         value = self.reading.values.get(id)
@@ -113,6 +123,8 @@ class Walk:
         except (TooLong, Refused):
             return None
         if any(query.column is not None for query in queries):
+            return None
+        if any(self._is_larger(symbol) for q in queries for symbol in self._symbols(q)):
             return None
         back = {a.name: next(s for s in self.state.axes if s.name == n) for n, a in renamed.items()}
         free = self.table.rename(coefficient(self.table, value, None), back)
