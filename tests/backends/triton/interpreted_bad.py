@@ -25,6 +25,9 @@ OWN = Path(__file__).parent / "regions"
 
 Numbers = list[Tensor]
 
+TINY = 1e-30
+"""What a difference is measured against where all numbers are 0."""
+
 
 def numbers(layer: nn.Module, given: Numbers, again: bool = False) -> Numbers:
     """The output, and the gradients of a fixed sum of it by inputs and parameters; `again`: made
@@ -39,13 +42,15 @@ def numbers(layer: nn.Module, given: Numbers, again: bool = False) -> Numbers:
 def error(found: Numbers, wanted: Numbers) -> float:
     """The largest difference, against the largest number of a tensor, or a thousandth of that of
     all; infinite where other numbers are none."""
-    largest = [float(x.nan_to_num(0, 0, 0).abs().max()) for x in wanted]
+    largest = [float(x.nan_to_num(0, 0, 0).abs().max()) if x.numel() else 0.0 for x in wanted]
     worst = 0.0
     for a, b, scale in zip(found, wanted, largest, strict=True):
         if not torch.equal(a.isnan(), b.isnan()) or not torch.equal(a.isinf(), b.isinf()):
             return math.inf
+        if not a.numel():
+            continue
         apart = torch.where(b.isfinite(), a - b, 0.0).abs().max()
-        worst = max(worst, float(apart) / max(scale, 1e-3 * max(largest)))
+        worst = max(worst, float(apart) / max(scale, 1e-3 * max(largest), TINY))
     return worst
 
 
@@ -56,6 +61,12 @@ def bad(tokens: int, d: int, heads: int, dim: int) -> Numbers:
     x[0] = 0
     f[1, tokens // 2, 0], f[2, tokens // 2, 0] = -math.inf, math.inf
     return [x, f]
+
+
+def empty(sequences: int, tokens: int) -> Numbers:
+    """Input of `odd.arch` without a number."""
+    shapes = (sequences, tokens, 12), (sequences, tokens, 2, 5)
+    return [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
 
 
 def single(given: Numbers) -> Numbers:
@@ -77,7 +88,8 @@ def checks() -> Iterator[tuple[str, float]]:
     cases = {
         "18 tokens": (odd, bad(18, 12, 2, 5)), "3 tokens": (odd, bad(3, 12, 2, 5)),
         "a dim of 10,000": (wide, [torch.randn(1, 2, 10_000, dtype=torch.float64)]),
-        "dims of 1": (one, bad(3, 1, 1, 1)),
+        "dims of 1": (one, bad(3, 1, 1, 1)), "no tokens": (odd, empty(2, 0)),
+        "no sequences": (odd, empty(0, 18)),
     }  # fmt: skip
     wanted = {name: numbers(*case) for name, case in cases.items()}
     exact = numbers(odd, [x.double() for x in usual])

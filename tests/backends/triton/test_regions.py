@@ -49,11 +49,12 @@ def test_layers_of_a_kind_each_by_kernels() -> None:
 
 def test_bad_input_and_training() -> None:
     """Zeros through a norm, gates of -inf and inf, a width longer than the sequence, dims of 1 and
-    of 10,000: what is no number in float64 is none by kernels, and all else is right. The same to
-    the bit with checkpoints, and as near as 16 bits allow under autocast."""
+    of 10,000, no tokens and no sequences: what is no number in float64 is none by kernels, and all
+    else is right. The same to the bit with checkpoints, and as near as 16 bits allow under
+    autocast."""
     pairs = (line.rpartition(": ") for line in printed("interpreted_bad", "all"))
     found = {name: float(error) for name, _, error in pairs}
-    assert len(found) == 6 and found.pop("checkpointed") == 0
+    assert len(found) == 8 and found.pop("checkpointed") == 0
     assert 1e-4 < found.pop("autocast") < 8e-2
     assert not wrong(found)
 
