@@ -97,7 +97,7 @@ def _matrices(scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span,
                 f"`@` with `{at.text}`, which is {what}",
                 span,
                 others=[(value.origin, "from here")],
-                helps=_instead(scope, a, axes, spans),
+                helps=_instead(scope, a, b, axes, spans),
             )
     column_a = len(va) == 1 and not a.row
     row_b = len(vb) == 1 and b.row
@@ -175,11 +175,16 @@ def _of_groups(scope: Scope, left: Sequence[Axis], right: Sequence[Axis]) -> lis
 
 
 def _instead(
-    scope: Scope, left: Tensor, axes: Sequence[Axis], spans: tuple[Span, Span]
+    scope: Scope, left: Tensor, right: Tensor, axes: Sequence[Axis], spans: tuple[Span, Span]
 ) -> list[str]:
-    """The help for a product with a scalar, or with a value of more than two dims."""
-    if axes:
-        return [*_of_heads(scope, axes), "name the sum: `sum[K](a * b)`"]
+    """The help for a product with a scalar, or with a value of more than two dims: one by names has
+    its place in front of a block."""
+    if len(axes) > 1:
+        by_names = len(_ways(scope.visible(left), scope.visible(right))) == 1
+        written = f"`{spans[0].text} @ {spans[1].text}`"
+        before = f"{written} has its value in front of the block, where dims are joined by name"
+        sums = [] if by_names else ["name the sum: `sum[K](a * b)`"]
+        return [*_of_heads(scope, axes), *([before] if by_names else sums)]
     if scope.attend is not None and scope.attend.read.name in left.type.names:
         return [f"a value of the token read has its index: `[{scope.attend.read}]`"]
     return ["scale with `*`"]

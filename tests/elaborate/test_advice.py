@@ -72,6 +72,10 @@ CASES = {
         "`normal(mean, std)`",
     ),
     "a product that is turned": (["output y = W @ x"], "E0301", "W @ x", "`x @ W`"),
+    "a projection of heads in a recurrence": (
+        ["param P[H, K, d]", "recurrence S[d]:", "    S[t] = S[t-1] + q @ P", "output S"],
+        "E0304", "q @ P", "`q @ P` has its value in front of the block",
+    ),
     "a transpose of a token's value": (["output y = x.T"], "E0304", "x.T", "split[d as J](x)"),
     "a state of three dims as a matrix": (
         ["recurrence S[n, H, K]:", "    S[t] = 0.5 * S[t-1] + q", "    o = S[t].T @ x", "output o"],
