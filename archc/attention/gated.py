@@ -45,9 +45,7 @@ def gate_of(body: Graph, node: Node) -> Node | None:
     return body[segment.operands[0]]
 
 
-def segments_of(
-    body: Graph, node: Node, scale: sympy.Expr = sympy.S.One
-) -> list[Scaled] | None:
+def segments_of(body: Graph, node: Node, scale: sympy.Expr = sympy.S.One) -> list[Scaled] | None:
     """The segments that an exponent is a sum of, each with its number."""
     if isinstance(node.op, ir.Segment):
         return [(node, scale)] if node.op.kind == "sum" else None
