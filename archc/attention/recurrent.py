@@ -11,7 +11,7 @@ position) and a window stay a fold. With s < t what is read is the state before 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sympy
@@ -21,7 +21,7 @@ from archc.attention.gated import segments_of, with_gates
 from archc.dims import TIME
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
-from archc.ir.free_names import numbered
+from archc.ir.free_names import marked, numbered
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.rewrite import rewrite
 from archc.ir.typing import layer_graph
@@ -103,6 +103,7 @@ class _Recurrent:
         self.taken = {*outer, *self.body.outputs}
         self.states: list[ir.State] = []
         self.heads: set[str] | None = None
+        self.apart: dict[str, str] = {}  # dims of values that keys have too, as the state has them
 
     def made(self) -> _Made:
         """The recurrence, and what enters it."""
@@ -294,7 +295,7 @@ class _Recurrent:
 
     def _read(self, node: Node, found: _Weight, values: int | None) -> int:
         """What a reader has of a new state."""
-        make = Builder(self.new, node.span)
+        make, self.apart = Builder(self.new, node.span), {}
         write = self._written(make, found, values)
         gates = [self._scaled(make, id, scale) for id, scale in found.gates]
         decay = make.fn("exp", make.chain("add", gates)) if gates else None
@@ -315,6 +316,7 @@ class _Recurrent:
         made = kept if found.before else after
         if found.q is not None:
             made = self._against(make, made, self.token(found.q), found.dims)
+        made = self._renamed(make, made, {new: old for old, new in self.apart.items()})
         for id in found.readers:
             made = make.fn("mul", made, self.token(id))
         return self._ordered(make, made, [n for n in node.type.names if n != self.t])
@@ -336,7 +338,12 @@ class _Recurrent:
         written = [] if found.k is None else [self.token(found.k)]
         written += [self.token(id) for id in found.read]
         key = make.chain("mul", written) if written else None
-        return self._outer(make, key, None if values is None else self.token(values))
+        if values is None:
+            return self._outer(make, key, None)
+        axes = self.new[self.token(values)].type.axes
+        names = {axis.name for axis in axes}
+        self.apart = {a.name: marked(a.name, names) for a in axes if a.name in found.dims}
+        return self._outer(make, key, self._renamed(make, self.token(values), self.apart))
 
     def _scaled(self, make: Builder, id: int, scale: sympy.Expr) -> int:
         """A logarithm of a decay, so many times."""
@@ -357,6 +364,14 @@ class _Recurrent:
             raise _NoState
         out = tuple((a.name, a) for a in types[0].axes if a.name not in dims)
         return make.add(ir.Contract(tuple(each.names for each in types), out), state, vector)
+
+    def _renamed(self, make: Builder, id: int, names: Mapping[str, str]) -> int:
+        """A value some of whose dims have other names."""
+        own = self.new[id].type
+        if not {*names} & {*own.names}:
+            return id
+        out = tuple((a.name, a.renamed(names.get(a.name, a.name))) for a in own.axes)
+        return make.add(ir.Contract((own.names,), out), id)
 
     def _ordered(self, make: Builder, id: int, names: list[str]) -> int:
         """A value with its axes in an order."""

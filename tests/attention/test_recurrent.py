@@ -29,6 +29,14 @@ FACTORS = {
         "s <= t", "P = product r in (s, t]: I - b[r] * u[r] @ u[r].T\n"
         "        o = (k[s].T @ P @ q[t]) @ v[s]",
     ),
+    "values as long as keys": ("s <= t", f"o = (q[t].T @ k[s] * exp({GATES})) @ u[s]"),
+    "gates, values as long as keys": (
+        "s < t", "o = sum[K](q[t] * k[s] * exp(sum r in (s, t]: g[r])) @ u[s]",
+    ),
+    "matrices, keys that are values": (
+        "s <= t", "P = product r in (s, t]: I - b[r] * u[r] @ u[r].T\n"
+        "        o = (k[s].T @ P @ q[t]) @ k[s]",
+    ),
     "numbers of both": ("s <= t", "o = -(exp(f[t]) * q[t].T @ k[s] * sigmoid(b[s])) @ v[s]"),
     "no product": ("s <= t", f"o = exp(2 * ({GATES})) @ v[s]"),
     "divided by its sum": (
