@@ -71,7 +71,7 @@ def test_what_they_multiply_enters_products_in_bfloat16(read: str) -> None:
 
 
 NUMBERS = {
-    "o": "(q[t].T @ k[s]) @ v[s] / sum[s](q[t].T @ k[s])",
+    "o": "relu(q[t].T @ k[s]) @ v[s] / sum[s](relu(q[t].T @ k[s]))",
     "sum[s](exp(q[t].T @ k[s])) * v[t]": "softmax(q[t].T @ k[s]) @ v[s]",
     "logsumexp(q[t].T @ k[s])": "softmax(q[t].T @ k[s]) @ v[s]",
     "sum[s](exp(q[t].T @ k[s] - g[t]))": "0 * v[t]",
