@@ -14,7 +14,7 @@ from archc.api import parse
 from archc.attention.recognise import folds
 from archc.attention.totals import as_folds
 from archc.attention.weighted_sum import Refusal, WeightedSum
-from archc.compile import lowered, slopes_of
+from archc.compile import PASSES, slopes_of
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.meaning import evaluate_graph
@@ -50,9 +50,11 @@ def spec(
 
 @cache
 def pair_of(text: str) -> ir.Attend:
-    """The attend of a spec, as kernels have it."""
-    graph = lowered(parse(text).layer).graph
-    (found,) = (node.op for node in graph if isinstance(node.op, ir.Attend))
+    """The attend of a spec, as kernels have it; also where it is compiled as a recurrence."""
+    layer = parse(text).layer
+    for name, run in PASSES:
+        layer = layer if name == "recurrent" else run(layer)
+    (found,) = (node.op for node in layer.graph if isinstance(node.op, ir.Attend))
     return as_folds(found)
 
 
