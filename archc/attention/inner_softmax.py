@@ -25,6 +25,8 @@ CHOSEN = ir.Elementwise("where")
 def without_parts(attend: ir.Attend) -> ir.Attend:
     """The attend, whose softmaxes are weights, or weights times factors; the same one where they
     are."""
+    if attend.body.ids(ir.Noise):  # weights that are dropped at random have a fold of their own
+        return attend
     body, read, changed = attend.body.copy(), attend.read.name, False
     found = _Parts(body, {read, attend.reader.name}, read)
     for id in [node.id for node in attend.body]:
