@@ -159,6 +159,7 @@ class Spec:
         dtype: torch.dtype | None = None,
         backend: str = "auto",
         nn_linear: bool = False,
+        recompute: bool = False,
         **sizes: Any,
     ) -> torch.nn.Module:
         """A module with sizes by name; what is not given takes the spec's default.
@@ -168,13 +169,15 @@ class Spec:
         tokens. Where torch sees a GPU, tensors on it go through generated kernels, in each call;
         `backend="eager"` is PyTorch alone. `nn_linear=True` keeps what tokens are multiplied by as
         `nn.Linear`, for quantisers and adapters: it loads the weights of a module without it.
+        `recompute=True` trades time for memory: in training, layers that a `repeat` made (without
+        one, the module) keep what enters them alone, and make the rest again in their gradient.
         Printed, a module says what of it has kernels. It can be pickled whole. Raises ArchError for
         sizes that are missing, unknown, no sizes, or break a requirement, ValueError for a backend
         that there is not.
         """
-        modules = {
-            name: sizes.pop(name) for name in self._arguments_that_are_layers() if name in sizes
-        }
+        from archc.recomputed import keep_less  # torch, as the module does
+
+        modules = self._layers_among(sizes)
         layer, given = self._decided(sizes)
         known = resolve_sizes(layer, sizes)
         self._warn(layer)
@@ -182,13 +185,24 @@ class Spec:
         options = tuple((name, _frozen(value)) for name, value in given.items())
         recipe = Recipe(spec, self.imports.texts(), self._layer_name, options, backend, nn_linear)
         made = compiled(recipe, layer)
-        if backend == "triton" and not kernels_of(layer).launched:
-            text = f"no kernel is in the code of `{layer.name}`: {kernels_of(layer)}"
-            warnings.warn(text, ArchWarning, stacklevel=2)
+        if backend == "triton":
+            self._warn_where_no_kernel(layer)
         values = arguments({**known, **modules})
         module = getattr(made, class_name(layer))(**values, device=device, dtype=dtype)
         tell(module, Origin(layer, known, recipe))
-        return module
+        return keep_less(module) if recompute else module
+
+    def _warn_where_no_kernel(self, layer: ir.Layer) -> None:
+        """Say that code with kernels was asked for, and that it has none."""
+        if not kernels_of(layer).launched:
+            text = f"no kernel is in the code of `{layer.name}`: {kernels_of(layer)}"
+            warnings.warn(text, ArchWarning, stacklevel=3)
+
+    def _layers_among(self, sizes: dict[str, Any]) -> dict[str, Any]:
+        """Take the modules that are given for arguments that are layers out of `sizes`."""
+        return {
+            name: sizes.pop(name) for name in self._arguments_that_are_layers() if name in sizes
+        }
 
     def _arguments_that_are_layers(self) -> list[str]:
         paths = (call.path for _, call in self.layer.calls if call.callee.kind == "argument")

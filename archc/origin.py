@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from archc.backends.load import load
 from archc.backends.renamed import at_path
-from archc.backends.writer import snake
+from archc.backends.writer import attribute, snake
 from archc.compile import elaborated, kernels_of, text_of
 from archc.diagnostics import ArchWarning, fail
 from archc.ir import layer as ir
@@ -173,6 +173,22 @@ def origin_of(module: nn.Module) -> Origin:
     if not isinstance(origin, Origin):
         raise ValueError(f"{type(module).__name__} was not made by `Spec.module`, nor is in one")
     return origin
+
+
+def blocks_of(module: nn.Module, origin: Origin) -> list[nn.Module]:
+    """The layers that a `repeat` of the spec made, in order, as far as they are on this process; of
+    those inside one another the outermost."""
+    found, here = [], {path for path, _ in module.named_modules()}
+    for _, call in origin.layer.calls:
+        path = ".".join(p if p.isdigit() else attribute(p) for p in call.path.split("."))
+        if path not in here:
+            continue
+        inner = at_path(module, call.path)
+        if call.path.rpartition(".")[2].isdigit():
+            found.append(inner)
+        elif call.callee.kind != "argument":
+            found += blocks_of(inner, origin_of(inner))
+    return list(dict.fromkeys(found))
 
 
 def _shown(module: nn.Module) -> str:

@@ -27,24 +27,10 @@ from archc.balancing import auxiliary_loss
 from archc.diagnostics import fail
 from archc.hf.cache import StateCache
 from archc.hf.config import SpecConfig
-from archc.origin import origin_of
-from archc.parallel.apply import blocks_of
+from archc.origin import blocks_of, origin_of
+from archc.recomputed import Again
 from archc.sampling import TextModel, check_vocabulary, refuse_nan, text_model, zero_or_one
 from archc.weights import files
-
-
-class Again:
-    """The forward of a layer whose values are computed anew for the gradient; `function` is
-    torch's `checkpoint`, or what stands for it."""
-
-    def __init__(self, block: nn.Module, function: Callable[..., Any]):
-        self.block, self.function = block, function
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        forward = type(self.block).forward
-        if not self.block.training:
-            return forward(self.block, *given, **named)
-        return self.function(partial(forward, self.block), *given, **named)
 
 
 class SpecForCausalLM(PreTrainedModel, GenerationMixin):

@@ -11,9 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from archc.backends.renamed import at_path
 from archc.backends.writer import attribute
-from archc.origin import Origin, origin_of
+from archc.origin import blocks_of, origin_of
 from archc.parallel.exchange import checked_length, own_part
 from archc.parallel.execute import ParallelForward
 from archc.parallel.mesh import Ranks, names_of, ranks_of, refuse_aborts
@@ -74,22 +73,6 @@ def check_same_parameters(module: nn.Module, mesh: DeviceMesh) -> None:
                 f"{type(module).__name__} has other parameters on rank {other} along `{dim}` than "
                 f"on rank {ranks.rank}: draw them by the same seed, or load them, before `apply`"
             )
-
-
-def blocks_of(module: nn.Module, origin: Origin) -> list[nn.Module]:
-    """The layers that a `repeat` of the spec made, in order, as far as they are on this process; of
-    those inside one another the outermost."""
-    found, here = [], {path for path, _ in module.named_modules()}
-    for _, call in origin.layer.calls:
-        path = ".".join(p if p.isdigit() else attribute(p) for p in call.path.split("."))
-        if path not in here:
-            continue
-        inner = at_path(module, call.path)
-        if call.path.rpartition(".")[2].isdigit():
-            found.append(inner)
-        elif call.callee.kind != "argument":
-            found += blocks_of(inner, origin_of(inner))
-    return list(dict.fromkeys(found))
 
 
 def forwards_of(

@@ -9,8 +9,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from archc.backends.writer import attribute
 from archc.ir.sizes import evaluate
-from archc.origin import origin_of
-from archc.parallel.apply import blocks_of, layers_of
+from archc.origin import blocks_of, origin_of
+from archc.parallel.apply import layers_of
 from archc.parallel.execute import Program, program_for
 from archc.parallel.mesh import known_dim, names_of
 from archc.parallel.pieces import ATTEND, BETWEEN, RECURRENCE
