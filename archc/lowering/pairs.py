@@ -151,7 +151,8 @@ def _of_near_rows(p: Products, near: Near, zeros: Sequence[Tile]) -> tuple[Tile,
         turn.next(
             *(a.dot(b, total, precision=p.precision).hinted("scores") for (a, b), total in rows)
         )
-    hard = (near.middle.max(near.middle.dims[0].name) >= FAR).named("hard")
+    hard = near.middle.max(near.middle.dims[0].name) >= FAR
+    hard = hard.named("hard", f"{FAR}: some sums are far from their middle")
     with k.branch(p.takes_tree(hard)) as again:
         again.give(*_below(p, *_by_tree(p, zeros)))
     with k.otherwise(again) as easy:

@@ -153,10 +153,12 @@ def middle(v: Values, node: Node, place: Place) -> Made:
         return x
     last = _last(v, x.tile, axis).to("f32")
     powers = k.apply("floor", last * (0.5 / log(2)) + 0.5)
+    k.noted(powers, "in whole logarithms of 2, whose exp is exact")
     half = v.title(powers * log(2), "half")
     span = k.apply("abs", k.apply("sub", x.tile, half.to(x.tile.dtype), dims_in=x.labels))
     near = span.to("f32").max(axis.name) <= limit_of(v.numbers.operand, k)
-    return replace(x, tile=k.where(near, half, float(ck.FAR)), stored=False, number=None)
+    found = k.noted(k.where(near, half, float(ck.FAR)), f"{ck.FAR}: some sums are far from it")
+    return replace(x, tile=found, stored=False, number=None)
 
 
 def _last(v: Values, x: Tile, axis: Axis) -> Tile:

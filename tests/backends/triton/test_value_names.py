@@ -52,6 +52,29 @@ def test_every_kernel_says_where_the_spec_has_what_it_makes(spec: str) -> None:
         assert f"\n{spec}.arch:" in program.doc, name
 
 
+NUMBER = re.compile(r"(?<![\w.])\d[\d.]*(?:e[+-]\d+)?(?![\w.])")
+
+
+@pytest.mark.parametrize("spec", ["gla", "kda"])
+def test_numbers_of_the_compiler_s_own_say_what_they_are(spec: str) -> None:
+    """A large one, or one with many digits, beside a word on it where a kernel first has it, or
+    after one that says the number; that of a norm is in the formula."""
+    seen = set[float]()
+    for name, program in programs_of(archc.load(spec).layer).items():
+        known, said = {1e-6}, set[float]()
+        lines = to_triton(program).split('"""')[2].split("\n")
+        for place, line in enumerate(lines):
+            code, _, words = line.partition("#")
+            said |= {*map(float, NUMBER.findall(words))}
+            new = {*map(float, NUMBER.findall(code))} - known
+            own = {x for x in new if x >= 64 or x * 16 % 1}
+            beside = "# " in "".join(lines[max(place - 2, 0) : place + 3])
+            assert own <= said or beside, f"{name}: {line}"
+            known |= own
+        seen |= known
+    assert {64.0, 104.0, 1e6, 16384.0} <= seen
+
+
 def test_an_index_along_a_dim_that_no_spec_names() -> None:
     """Its name is a word of Python, though that of the dim is a number."""
     k = Composer("totals", "y = x 3 times.")
