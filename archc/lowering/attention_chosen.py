@@ -248,9 +248,14 @@ class _Lists:
     """The memory of a program that unites lists, and where it stands: at some readers beside each
     other. `heads`: the axes along which choices differ."""
 
-    def __init__(self, heads: Sequence[str], name: str):
-        doc = "What any of some readers has chosen, and who has: a bit for each."
-        self.k = k = Composer(name, doc, 1, 1)
+    def __init__(self, heads: Sequence[str], name: str, lines: Sequence[str]):
+        dims = " ".join(["b", "beside", *(axis[2:] for axis in heads)])
+        doc = (
+            "What any of some readers has chosen, and who has: a bit for each.",
+            f"union, who = of listed [{dims.replace('beside', 't')} MOST]  [{dims} BESIDE * MOST]",
+            f"many = how many are in union  [{dims}]",
+        )
+        self.k = k = Composer(name, "\n".join([*doc, *lines]), 1, 1)
         (B,), (self.T,) = k.sizes("B"), k.sizes("T", varying=True)
         self.MOST, self.BESIDE = k.sizes("MOST", "BESIDE")
         own: dict[str, Any] = {axis: k.sizes(f"N_{axis[2:]}")[0] for axis in heads}
@@ -271,11 +276,11 @@ class _Lists:
         return self.k.load(self.listed, self.b, t, *self.heads, place, where=where, fill=-1)
 
 
-def unions(heads: Sequence[str], name: str = "attend_unions") -> Program:
+def unions(heads: Sequence[str], name: str = "attend_unions", lines: Sequence[str] = ()) -> Program:
     """What any of some readers beside each other has chosen, each once, in the order of readers:
     union[b, beside, ...], who[b, beside, ...] has the bit of each reader, many[b, beside, ...] how
-    many there are. `heads`: the axes along which choices differ."""
-    w = _Lists(heads, name)
+    many there are. `heads`: the axes along which choices differ; `lines` of the spec choose."""
+    w = _Lists(heads, name, lines)
     k, (block,) = w.k, w.k.lengths("BLOCK_E")
     entry, most = k.iota("e", block), k.lift(w.MOST, "i32")
     mine = w.chosen_at(entry // most, entry % most).named("mine")

@@ -9,7 +9,7 @@ what reaches the bound it takes the whole row instead: slower, and the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from archc.tile.compose import Composer, Tile, size
 from archc.tile.language import Dim, Program
@@ -27,8 +27,8 @@ BOTH = 1 << 16
 class _Rows:
     """The common part: rows of numbers, and of long ones what of them is kept."""
 
-    def __init__(self, name: str, doc: str, kept: bool = True):
-        self.k = k = Composer(name, doc, 8, 2)
+    def __init__(self, name: str, *doc: str, kept: bool = True):
+        self.k = k = Composer(name, "\n".join(doc), 8, 2)
         (ROWS, self.S), (self.MOST,) = k.sizes("ROWS", "S", varying=True), k.sizes("MOST")
         (self.IO,), (self.block,) = k.dtypes("IO"), k.lengths("BLOCK_S")
         k.fixed(BITS)
@@ -92,9 +92,14 @@ class _Rows:
         return take, place.named("place"), (larger + total // BOTH, equal + total % BOTH)
 
 
-def short_places(name: str = "largest_places") -> Program:
-    """listed[row, i]: what `places` lists, of a row that is no longer than a block."""
-    w = _Rows(name, "The places of the largest numbers of a short row, in order.", kept=False)
+LISTED = "listed = places of the MOST largest of score [row S], -1 behind the last  [row MOST]"
+
+
+def short_places(name: str = "largest_places", lines: Sequence[str] = ()) -> Program:
+    """listed[row, i]: what `places` lists, of a row that is no longer than a block; `lines` of the
+    spec that choose."""
+    title = "The places of the largest numbers of a short row, in order."
+    w = _Rows(name, title, LISTED, *lines, kept=False)
     k, most, none = w.k, w.k.lift(w.MOST, "i32"), w.k.lift(0, "i32")
     listed = k.memory("listed", {"row": w.rows, "most": w.MOST}, "i32")
     s = k.iota("s", w.block).named("s")
@@ -108,10 +113,14 @@ def short_places(name: str = "largest_places") -> Program:
     return k.done()
 
 
-def candidates(name: str = "largest_candidates") -> Program:
+def candidates(name: str = "largest_candidates", lines: Sequence[str] = ()) -> Program:
     """kept[row, i], place[row, i]: numbers of a row among which its `MOST` largest are, in order,
     and their places; found[row]: how many they are, for which there may be no room."""
-    w = _Rows(name, "The numbers of a row that reach a bound which `MOST` of them do, in order.")
+    title = "The numbers of a row that reach a bound which `MOST` of them do, in order."
+    made = (
+        "kept = those of score [row S], place = their places  [row ROOM]; found = how many  [row]"
+    )
+    w = _Rows(name, title, made, *lines)
     k, S, dim = w.k, w.k.lift(w.S, "i32"), Dim("s", w.block)
     lowest = k.full(LOWEST, dim, dtype="i32").named("highest", "of each part of the row")
     with k.loop(0, w.blocks(S), lowest, index="i") as loop:
@@ -134,10 +143,12 @@ def candidates(name: str = "largest_candidates") -> Program:
     return k.done()
 
 
-def places(name: str = "largest_places") -> Program:
+def places(name: str = "largest_places", lines: Sequence[str] = ()) -> Program:
     """listed[row, i]: the places of the `MOST` largest numbers of a row, in order, and -1 behind
     them; of equals the first, never -inf. What is no number counts as the largest."""
-    w = _Rows(name, "The places of the largest numbers of a row, in order.")
+    title = "The places of the largest numbers of a row, in order."
+    looked = "Looked at: kept [row ROOM], or score where found [row] have no room."
+    w = _Rows(name, title, LISTED, looked, *lines)
     k, most = w.k, w.k.lift(w.MOST, "i32")
     listed = k.memory("listed", {"row": w.rows, "most": w.MOST}, "i32")
     found = k.load(w.found, w.row).named("found")

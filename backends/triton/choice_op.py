@@ -9,6 +9,7 @@ from archc.backends.triton.fold_op import WIDE, FoldOp, Make, in_order, summed_t
 from archc.backends.triton.program_launch import ProgramLaunch, write_program
 from archc.backends.writer import Writer, quoted
 
+from archc.attention import listing
 from archc.attention.row_heads import heads_beside, rows_of
 from archc.attention.weighted_sum import Choice, Source, WeightedSum
 from archc.lowering.attention import clean, numbers_of
@@ -121,7 +122,8 @@ class ChoiceOp(FoldOp):
 
     def _unite(self, writer: Writer) -> None:
         """Lines that list what any of some readers beside each other has chosen."""
-        program = unions([f"n_{name}" for name in self.heads], f"{self.title}_unions_kernel")
+        heads, lines = [f"n_{name}" for name in self.heads], listing.places(self.fold)
+        program = unions(heads, f"{self.title}_unions_kernel", lines)
         writer.line(f"beside = readers_beside(tokens, {self._share()})")
         lengths = {f"N_{n}": f"listed.shape[{at}]" for at, n in enumerate(self.heads, 2)}
         shape = ["B", "-(-tokens // beside)", *lengths.values()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,6 +17,7 @@ from archc.backends.triton.fold_op import WIDE, FoldOp, Make
 from archc.backends.triton.program_launch import ProgramLaunch, write_program
 from archc.backends.writer import Writer, quoted
 
+from archc.attention import listing
 from archc.attention.reach import reaches
 from archc.attention.scores import Scores, scores_of
 from archc.attention.totals import as_folds
@@ -70,10 +71,11 @@ class ScoreOp(FoldOp):
         self._launch(writer, program, sizes)
 
 
-def write_places(file: File, title: str) -> str:
-    """The op that lists the places of the largest numbers of rows; its name."""
+def write_places(file: File, title: str, lines: Sequence[str]) -> str:
+    """The op that lists the places of the largest numbers of rows, as `lines` of the spec choose
+    them; its name."""
     name = file.names.fresh(title)
-    _write_launch(file, name, title)
+    _write_launch(file, name, title, lines)
     doc = "What the places are like, without their values."
     writer = Writer().define(f"{name}_fake", ["score", "most"], [doc])
     writer.line("return score.new_empty((*score.shape[:-1], most), dtype=torch.int32)")
@@ -86,7 +88,7 @@ def write_places(file: File, title: str) -> str:
     return name
 
 
-def _write_launch(file: File, name: str, title: str) -> None:
+def _write_launch(file: File, name: str, title: str, lines: Sequence[str]) -> None:
     """The function that launches its kernels, and these."""
     doc = "The places of the `most` largest of each row, in order, among those that may be."
     writer = Writer().define(f"{name}_launch", ["score", "most"], [doc], wrapper="as_op")
@@ -97,7 +99,7 @@ def _write_launch(file: File, name: str, title: str) -> None:
     bits = {"BITS": "bits_of(rows.dtype)"}
     writer.line("whole = block_of(rows.shape[1])")
     with writer.block("if whole <= SHORT_ROW:"):
-        program = short_places(f"{title}_short_kernel")
+        program = short_places(f"{title}_short_kernel", lines)
         buffers: dict[str, str] = {"score": "rows", "listed": "listed"}
         options = "place_options(whole)"
         launch = ProgramLaunch(buffers, sizes, kind | bits | {"BLOCK_S": "whole"}, options=options)
@@ -108,7 +110,10 @@ def _write_launch(file: File, name: str, title: str) -> None:
         writer.line(f"{made} = rows.new_empty((rows.shape[0], room), dtype={dtype})")
     writer.line("found = rows.new_empty(rows.shape[0], dtype=torch.int32)")
     sizes |= {"ROOM": "room"}
-    both = {"parts": candidates(f"{title}_candidates_kernel"), "block": places(f"{title}_kernel")}
+    both = {
+        "parts": candidates(f"{title}_candidates_kernel", lines),
+        "block": places(f"{title}_kernel", lines),
+    }
     for block, program in both.items():
         buffers = {b.name: "rows" if b.name == "score" else b.name for b in program.buffers}
         options = f"place_options({block})"
@@ -130,7 +135,8 @@ class ScoreFunction(AttendFunction):
         self.made = scores.fold.node
         op = ScoreOp(scope.file, scores, f"{title}_scores")
         op.write()
-        self.places = write_places(scope.file, f"{title}_places")
+        lines = listing.places(scores.fold)
+        self.places = write_places(scope.file, f"{title}_places", lines)
         operands = tuple(dict.fromkeys(source.node for source in scores.fold.sources))
         self.body.fused[self.made] = Fused(operands, partial(_scored, op=op), "scores")
         self.body.uses = self.body._count_uses()
