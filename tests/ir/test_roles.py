@@ -30,6 +30,6 @@ def test_buffers_are_called_by_what_they_hold_and_no_two_alike():
             assert len({*names}) == len(names), spec
             assert not [name for name in names if name[0] == "v" and name[1:].isdigit()], spec
     names = {buffer.name for buffer in cut("kda").buffers}
-    assert {"saved.scores", "saved.inverse", "scores.2", "middle", "middle decay"} <= names
+    assert {"saved.scores", "saved.inverse", "middle", "middle decay"} <= names
     names = {buffer.name for buffer in cut("kda", True).buffers}
     assert {"log_alpha_sums", "key decay"} <= names
