@@ -29,21 +29,16 @@ from archc.derivation.maths import (
     transposed,
 )
 from archc.derivation.page import Block, Formula, Inline, Step, para
-from archc.derivation.step_fold import Told
-from archc.derivation.telling import Telling
+from archc.derivation.step_fold import Told, checked
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
-from archc.ir.plan import examples
 from archc.verify.fold_numbers import TOKENS_OF_TREE, tree_checks
-from archc.verify.trial import SMALL
 
 
 def between_steps(layer: ir.Layer, tree: Between, attend: ir.Attend, title: str) -> Iterator[Step]:
     """How the sum of that name of an attend is folded, and how its gradient is."""
     told, of = _Told(tree, attend.body), f" of `{title}`" if title else ""
-    small = {n: size for n, size in next(examples(layer, SMALL), {}).items() if size is not None}
-    sizes = f"{TOKENS_OF_TREE} tokens, " + ", ".join(f"{n} = {size}" for n, size in small.items())
-    measured = list(Telling.measured(tree_checks(tree, attend, small), sizes))
+    measured = checked(layer, TOKENS_OF_TREE, lambda small: tree_checks(tree, attend, small))
     yield Step(f"A tree of spans{of}", tuple(told.spans()))
     yield Step(f"Within the smallest spans{of}", tuple(told.smallest()))
     yield Step(f"Block after block{of}", (*told.forward(), *measured[:1]))

@@ -3,7 +3,7 @@ gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from archc.attention.weighted_sum import Bound, Choice, Dot, Source, WeightedSum
 from archc.derivation.costs import cost_math
@@ -27,12 +27,13 @@ from archc.derivation.maths import (
     slope,
     transposed,
 )
-from archc.derivation.page import Block, Formula, Inline, Step, Table, para
+from archc.derivation.page import Block, Checked, Formula, Inline, Step, Table, para
 from archc.derivation.telling import Telling
 from archc.dims import TIME
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.ir.plan import examples
+from archc.verify.checks import Check
 from archc.verify.fold_numbers import TOKENS, fold_checks
 from archc.verify.trial import SMALL
 
@@ -40,13 +41,19 @@ from archc.verify.trial import SMALL
 def fold_steps(layer: ir.Layer, fold: WeightedSum, attend: ir.Attend, title: str) -> Iterator[Step]:
     """How the sum of that name of an attend is folded, and how its gradient is."""
     told, of = Told(fold, attend.body), f" of `{title}`" if title else ""
-    small = {n: size for n, size in next(examples(layer, SMALL), {}).items() if size is not None}
-    checks = list(fold_checks(fold, attend, small))
-    sizes = f"{TOKENS} tokens, " + ", ".join(f"{name} = {size}" for name, size in small.items())
-    measured = list(Telling.measured(checks, sizes))
+    measured = checked(layer, TOKENS, lambda small: fold_checks(fold, attend, small))
     yield Step(f"Block after block{of}", (*told.forward(), *measured[:1]))
     if fold.slopes is not None:
         yield Step(f"The gradient{of}", (*told.gradient(), *measured[1:]))
+
+
+def checked(
+    layer: ir.Layer, tokens: int, checks: Callable[[Mapping[str, float]], Iterable[Check]]
+) -> list[Checked]:
+    """What checks of a fold of so many tokens come to, for small sizes of its layer."""
+    small = {n: size for n, size in next(examples(layer, SMALL), {}).items() if size is not None}
+    sizes = f"{tokens} tokens, " + ", ".join(f"{name} = {size}" for name, size in small.items())
+    return list(Telling.measured(checks(small), sizes))
 
 
 class Told:
