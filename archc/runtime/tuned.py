@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import tokenize
 from typing import Any
 
 import torch
@@ -37,8 +39,18 @@ def take_settings(path: str, named: dict) -> None:
 
 
 def kernel_digest(made: Any) -> str:
-    """The digest of a kernel's text."""
-    return hashlib.sha256(made.src.encode()).hexdigest()[:16]
+    """The digest of what a kernel does: of its text but for its docstring, its comments and how its
+    lines are broken."""
+    kept: list[str] = []
+    for kind, text, *_ in tokenize.generate_tokens(io.StringIO(made.src).readline):
+        if kind in (tokenize.COMMENT, tokenize.NL):
+            continue
+        if kind == tokenize.STRING and kept[-1] in ("NEWLINE", "INDENT"):
+            continue
+        if text == ")" and kept[-1] == ",":
+            kept.pop()
+        kept.append(text if text.strip() and kind != tokenize.INDENT else tokenize.tok_name[kind])
+    return hashlib.sha256(" ".join(kept).encode()).hexdigest()[:16]
 
 
 def measured_options(kernel: Any, programs: int, fixed: dict, options: dict) -> dict:

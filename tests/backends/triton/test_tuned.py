@@ -114,6 +114,25 @@ def test_without_kernels_there_is_nothing_to_tune() -> None:
     assert "ARCHC_TUNED" not in text_of(archc.load("attention").layer, "triton")
 
 
+PRINTED = 'def walk(a, b):\n    """One."""\n    tl.store(a, b)\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        (PRINTED.replace("One", "A sum, kda.arch:7"), True),
+        (PRINTED.replace("(a, b):", "(\n    a,\n    b,  # b\n):"), True),
+        (PRINTED.replace("store(a, b)", "store(b, a)"), False),
+        (PRINTED + "    tl.store(a, a)\n", False),
+        (PRINTED.replace("tl.store", "if a:\n        tl.store"), False),
+    ],
+)
+def test_a_kernel_is_known_by_what_it_does(text: str, same: bool) -> None:
+    kernel, other = Kernel(), Kernel()
+    kernel.src, other.src = PRINTED, text
+    assert (tuned.kernel_digest(kernel) == tuned.kernel_digest(other)) is same
+
+
 @pytest.fixture
 def packaged(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """The table of a device in the package."""
