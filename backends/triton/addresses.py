@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import sympy
 from archc.backends.triton.arguments import arguments, pointer
+from archc.backends.triton.elementwise import TEXT
 from archc.backends.triton.nesting import least_level, level_of, nested
-from archc.backends.triton.spelling import LONG, number_text, size_text, times_text
+from archc.backends.triton.spelling import (
+    LONG,
+    TRITON,
+    dtype_text,
+    number_text,
+    shape_text,
+    size_text,
+    times_text,
+)
 
 from archc.ir.free_names import marked, numbered
 from archc.tile.language import (
@@ -28,6 +38,7 @@ from archc.tile.language import (
     Relabel,
     Statement,
     Store,
+    Type,
     Value,
     parts,
     statements,
@@ -88,7 +99,11 @@ def _of_row(statement: Statement) -> list[Statement]:
 
 
 class Names:
-    """The names of the values of one program, and the texts of its addresses."""
+    """The names of the values of one program, and the texts of its addresses. `of`: the module of
+    what Triton has, `functions` those of elements."""
+
+    of: ClassVar[str] = TRITON
+    functions: ClassVar[Mapping[str, Callable[..., str]]] = TEXT
 
     def __init__(self, program: Program):
         self.program = program
@@ -103,7 +118,7 @@ class Names:
         self.twins = self._twins(program)
         self.within: dict[Value, str] = {}
         self.named: list[dict[str, str]] = [{}]
-        self.names = arguments(program)
+        self.names = arguments(program, self.of)
         self.values = frozenset(_value_names(program.body))
         self._mark(program.body, self.names.taken)
         self.words = {*self.names.taken, *map(self.name, self.own)}
@@ -147,6 +162,18 @@ class Names:
         for statement in block.statements:
             for inner in statement.blocks:
                 self._mark(inner, taken)
+
+    def size(self, size: sympy.Expr) -> str:
+        """How a size is written."""
+        return size_text(size, self.of)
+
+    def dtype(self, dtype: str) -> str:
+        """How a dtype is written."""
+        return dtype_text(dtype, self.of)
+
+    def shape(self, type: Type) -> str:
+        """How the lengths of a tile are written."""
+        return shape_text(type, self.of)
 
     def name(self, value: Value) -> str:
         """How a value is written."""
@@ -298,7 +325,7 @@ class Names:
 
     def _wide_line(self, name: str) -> list[str]:
         """The line that names a scalar in 64 bits, if it stands nowhere yet."""
-        text = f"tl.cast({name}, tl.int64)"
+        text = f"{self.of}.cast({name}, {self.of}.int64)"
         return self._called(f"{name}_64", text, [text])[0] if name.isidentifier() else []
 
     def _offset(self, buffer: Buffer, places: dict[str, Value], lines: list[str]) -> list[str]:
@@ -329,7 +356,7 @@ class Names:
                 lines += more
                 level = 0
             if text:
-                text = f"({text}) * {size_text(size)}" if level else f"{text} * {size_text(size)}"
+                text = f"({text}) * {self.size(size)}" if level else f"{text} * {self.size(size)}"
                 level = 0
             if axis in places and text:
                 text, level = f"{text} + {self.bound(places[axis], 2)}", 1
@@ -355,7 +382,7 @@ class Names:
         """A scalar in 64 bits: offsets may be longer than 32."""
         if self._is_long(scalar):
             return self.bound(scalar, 2)
-        text = f"tl.cast({self.name(scalar)}, tl.int64)"
+        text = f"{self.of}.cast({self.name(scalar)}, {self.of}.int64)"
         return next((known[text] for known in self.named if text in known), text)
 
     def _is_long(self, scalar: Value) -> bool:

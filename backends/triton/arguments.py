@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib.resources import files
 
 import sympy
-from archc.backends.triton.spelling import size_text
+from archc.backends.triton.spelling import TRITON, size_text
 
 from archc.ir.free_names import numbered
 from archc.tile.language import Buffer, LoadBlock, Program, statements
@@ -37,12 +37,14 @@ def pointer(buffer: Buffer) -> str:
 @dataclass(frozen=True)
 class Arguments:
     """Names of places by the axis of the grid, of strides by buffer and axis, and of descriptors by
-    what they read; `taken` are the words that no value may be called by."""
+    what they read; `taken` are the words that no value may be called by, `of` the module of what
+    Triton has."""
 
     places: dict[str, str]
     strides: dict[tuple[str, str], str]
     copies: dict[LoadBlock, str]
     taken: frozenset[str]
+    of: str
 
     def stride(self, buffer: Buffer, axis: str) -> str:
         """From one place along an axis to the next: given, or the sizes of the axes after it."""
@@ -51,11 +53,11 @@ class Arguments:
         names = [name for name, _ in buffer.axes]
         place, rows = names.index(axis), names.index(buffer.rows) if buffer.rows else -1
         last = rows + 1 if place < rows else None
-        after = size_text(sympy.Mul(*(size for _, size in buffer.axes[place + 1 : last])))
+        after = size_text(sympy.Mul(*(size for _, size in buffer.axes[place + 1 : last])), self.of)
         return f"({after} * {self.strides[buffer.name, buffer.rows]})" if last else after
 
 
-def arguments(program: Program) -> Arguments:
+def arguments(program: Program, of: str = TRITON) -> Arguments:
     """The names of a program: where one is taken, the next of `x`, `x_2`, `x_3`, ..."""
     used = {"tl", "triton", "float", program.name, *keyword.kwlist, *runtime_names()}
     used |= {symbol.name for symbol in program.sizes} | {*program.constants}
@@ -71,7 +73,7 @@ def arguments(program: Program) -> Arguments:
         for buffer in program.buffers
         for axis in buffer.steps
     }
-    return Arguments(places, strides, _copies(program, free), frozenset(used))
+    return Arguments(places, strides, _copies(program, free), frozenset(used), of)
 
 
 def _copies(program: Program, free: Callable[[str], str]) -> dict[LoadBlock, str]:

@@ -8,18 +8,12 @@ vectors over all warps: each sum is a barrier. What cannot be said is `Refused`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
+from archc.backends.triton.elementwise import GLUON_TEXT
 from archc.backends.triton.gluon_printer import Refused
-from archc.backends.triton.printer import Printer, _head, mentioned
-from archc.backends.triton.spelling import (
-    INDENT,
-    dtype_text,
-    number_text,
-    shape_text,
-    size_text,
-)
+from archc.backends.triton.printer import Printer, head, mentioned
+from archc.backends.triton.spelling import GLUON, INDENT, number_text
 
 from archc.tile import language as lang
 from archc.tile.language import Statement, Value
@@ -48,18 +42,19 @@ def to_gluon_columns(program: lang.Program) -> str | Refused:
         if not isinstance(op, SAID) or any(len(type.dims) > 2 for type in types):
             return Refused(f"{type(op).__name__} of {types}")
     printer = ColumnPrinter(program)
-    body = [re.sub(r"\btl\.", "gl.", line) for line in printer.lines()]
     known = mentioned(program)
-    head = [line.replace("tl.", "gl.") for line in _head(program, printer.names, known)]
-    head[0] = f"def {program.name}{SUFFIX}("
+    lines = [*head(program, printer.names, known, GLUON), *(INDENT + line for line in LAYOUTS)]
+    lines[0] = f"def {program.name}{SUFFIX}("
     varying = [f'"{name}"' for name in program.varying if name in known]
     decorator = f"@gluon_kernel(varying=({', '.join(varying)}{',' * (len(varying) == 1)}))"
-    return "\n".join([decorator, *head, *(INDENT + line for line in LAYOUTS), *body, ""])
+    return "\n".join([decorator, *lines, *printer.lines(), ""])
 
 
 class ColumnPrinter(Printer):
     """The lines of one program: each warp has every vector, and changes its layout where that goes
     along a tile. Places and masks have a name for each layout."""
+
+    of, functions = GLUON, GLUON_TEXT
 
     def __init__(self, program: lang.Program):
         self.placed, self.layout = set[Value](), ""
@@ -114,20 +109,20 @@ class ColumnPrinter(Printer):
 
     def _places_of(self, iota: Statement) -> Iterator[str]:
         """The places along a dim, in each layout."""
-        (places,), count = iota.results, size_text(iota.op.dim.length)
+        (places,), count = iota.results, self.size(iota.op.dim.length)
         self.placed.add(places)
         for self.layout, of in (("", "vectors"), ("_rows", "rows"), ("_columns", "columns")):
-            yield f"{self.name(places)} = tl.arange(0, {count}, of_{of})"
+            yield f"{self.name(places)} = gl.arange(0, {count}, of_{of})"
         self.layout = ""
 
     def _statement(self, statement: Statement, indent: str) -> Iterator[str]:
         op, text = statement.op, ""
         if isinstance(op, lang.Full) and len(op.type.dims) == 1:
-            given = [shape_text(op.type), number_text(op.number), dtype_text(op.type.dtype)]
-            text = f"tl.full({', '.join([*given, 'of_vectors'])})"
+            given = [self.shape(op.type), number_text(op.number), self.dtype(op.type.dtype)]
+            text = f"gl.full({', '.join([*given, 'of_vectors'])})"
         elif isinstance(op, lang.Reduce) and len(statement.operands[0].type.dims) == 2:
             (x,) = statement.operands
-            text = f"tl.{op.function}({self.name(x)}, {x.type.place(op.dim)})"
+            text = f"gl.{op.function}({self.name(x)}, {x.type.place(op.dim)})"
             text = f"gl.convert_layout({text}, of_vectors)"
         elif isinstance(op, lang.Iota) and statement not in self.beside:
             yield from (indent + line for line in self._places_of(statement))

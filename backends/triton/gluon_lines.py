@@ -11,14 +11,15 @@ import re
 from collections.abc import Sequence
 
 from archc.backends.triton.arguments import arguments, pointer
-from archc.backends.triton.elementwise import TEXT
+from archc.backends.triton.elementwise import GLUON_TEXT
 from archc.backends.triton.gluon_roles import Roles, Unknown
 from archc.backends.triton.printer import WHOLE
 from archc.backends.triton.spelling import (
+    GLUON,
     INDENT,
     dtype_text,
+    gluon_size,
     number_text,
-    size_text,
     times_text,
 )
 
@@ -44,7 +45,7 @@ class Shared:
 
     def __init__(self, program: lang.Program, found: Roles):
         self.program, self.roles = program, found
-        self.arguments = arguments(program)
+        self.arguments = arguments(program, GLUON)
         self.names = self._renamed()
         wide = [n for v in found.dims for n in found.dims[v] if n not in (found.own, found.walk)]
         self.layouts = {found.walk: "of_pairs"} | {n: f"of_{n}" for n in dict.fromkeys(wide)}
@@ -72,7 +73,7 @@ class Lines:
         self.depth = 1
 
     def line(self, text: str) -> None:
-        self.lines.append(INDENT * self.depth + re.sub(r"\btl\.", "gl.", text))
+        self.lines.append(INDENT * self.depth + text)
 
     # --- values ---
 
@@ -82,7 +83,7 @@ class Lines:
         if made is None or value.type.dims:
             return self.shared.names.get(value, value.name)
         if isinstance(made.op, lang.Scalar):
-            return size_text(made.op.size)
+            return gluon_size(made.op.size)
         if isinstance(made.op, lang.Full):
             return number_text(made.op.number)
         if isinstance(made.op, lang.ProgramId):
@@ -116,7 +117,7 @@ class Lines:
 
     def length(self, name: str) -> str:
         """How long a tile is along a dim."""
-        text = size_text(self.roles.lengths[name])
+        text = gluon_size(self.roles.lengths[name])
         return f"{text} // 2" if name == self.halved else text
 
     def shape(self, dims: Sequence[str]) -> str:
@@ -140,9 +141,9 @@ class Lines:
         if isinstance(op, lang.Cast):
             if op.bits:
                 raise Unknown("bits of a number")
-            return f"gl.cast({self.seen(s.operands[0], dims)}, {dtype_text(op.dtype)})"
+            return f"gl.cast({self.seen(s.operands[0], dims)}, {dtype_text(op.dtype, GLUON)})"
         if isinstance(op, lang.Full):
-            given = [self.shape(dims), number_text(op.number), dtype_text(op.type.dtype)]
+            given = [self.shape(dims), number_text(op.number), dtype_text(op.type.dtype, GLUON)]
             return f"gl.full({', '.join([*given, self.layout(dims)])})"
         if isinstance(op, lang.Iota) and not op.most:
             text = f"gl.arange(0, {self.length(dims[0])}, {self.layout(dims)})"
@@ -161,7 +162,7 @@ class Lines:
             return f" {WHOLE[function]} ".join(given)
         if function == "sigmoid":
             return f"1.0 / (1.0 + gl.exp2({given[0]} * -1.4426950408889634))"
-        text = TEXT[function](*given)
+        text = GLUON_TEXT[function](*given)
         if CALLS.search(text):
             raise Unknown(f"the function {function}")
         return text

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from archc.backends.triton.gluon_lines import Lines
 from archc.backends.triton.gluon_roles import Roles, alike
-from archc.backends.triton.spelling import size_text
+from archc.backends.triton.spelling import gluon_size
 
 from archc.tile import language as lang
 from archc.tile.language import Statement, Value
@@ -88,7 +88,7 @@ def roots(found: Roles, statements: Sequence[Statement]) -> list[Value]:
 def shape_of(found: Roles, statement: Statement) -> tuple[str, str]:
     """The rows of a tile that a group of warps has, and the length of its vectors."""
     width = found.dims[index_of(statement)[-1]][0]
-    return f"{size_text(found.lengths[found.own])} // 2", size_text(found.lengths[width])
+    return f"{gluon_size(found.lengths[found.own])} // 2", gluon_size(found.lengths[width])
 
 
 def lying(block: str) -> str:
@@ -103,7 +103,7 @@ def descriptor(lines: Lines, name: str, tile: Statement, rows: str, end: str, bl
     place = along.index((rows,))
     axis, size = buffer.axes[place]
     base = lines.address(buffer, index, (rows, *along[-1]), whole=False)
-    shape = f"[{end or size_text(size)}, {size_text(buffer.axes[-1][1])}]"
+    shape = f"[{end or gluon_size(size)}, {gluon_size(buffer.axes[-1][1])}]"
     step = f"[{lines.shared.arguments.stride(buffer, axis)}, 1]"
     given = ", ".join([base, shape, step, f"[{block}]", lying(block)])
     lines.line(f"{name} = tma.make_tensor_descriptor({given})")

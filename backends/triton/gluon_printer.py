@@ -19,8 +19,8 @@ from archc.backends.triton.gluon_lines import Lines, Shared
 from archc.backends.triton.gluon_owned import descriptor, lying, note_owned, roots
 from archc.backends.triton.gluon_roles import Roles, Unknown, alike, roles
 from archc.backends.triton.gluon_warps import Loader, Weigher
-from archc.backends.triton.printer import _head, mentioned
-from archc.backends.triton.spelling import INDENT, WIDTH, filled, size_text
+from archc.backends.triton.printer import head, mentioned
+from archc.backends.triton.spelling import GLUON, INDENT, WIDTH, filled, gluon_size
 
 from archc.tile import language as lang
 from archc.tile.language import Statement, Value
@@ -109,11 +109,11 @@ class Kernel:
     def _signature(self) -> list[str]:
         """The head of the function that is launched."""
         known = mentioned(self.program)
-        head = _head(self.program, Shared(self.program, self.roles).arguments, known)
+        lines = head(self.program, Shared(self.program, self.roles).arguments, known, GLUON)
         varying = [f'"{name}"' for name in self.program.varying if name in known]
         given = f"({', '.join(varying)}{',' * (len(varying) == 1)})"
-        head[0] = f"def {self.title}("
-        return [f"@gluon_kernel(varying={given})", *(line.replace("tl.", "gl.") for line in head)]
+        lines[0] = f"def {self.title}("
+        return [f"@gluon_kernel(varying={given})", *lines]
 
     # --- what stands before the warps part ---
 
@@ -134,7 +134,7 @@ class Kernel:
             lines.line("mbarrier.init(own_ready, count=1)")
             known.append("own_ready")
         for place in range(found.vectors):
-            shape = f"[STAGES, {size_text(found.lengths[found.walk])}]"
+            shape = f"[STAGES, {gluon_size(found.lengths[found.walk])}]"
             flat = "gl.SwizzledSharedLayout(1, 1, 1, [0])"
             made = f"gl.allocate_shared_memory(gl.float32, {shape}, {flat})"
             lines.line(f"vector_{place}_ring = {made}")
@@ -163,15 +163,15 @@ class Kernel:
         (*outer, (last, count)) = self.program.grid
         if not outer:
             raise Unknown("a grid of one axis")
-        names, blocks = lines.shared.arguments.places, size_text(count)
+        names, blocks = lines.shared.arguments.places, gluon_size(count)
         lines.line(f"row = gl.program_id(0) // (TOGETHER * {blocks}) * TOGETHER")
         lines.line(f"beside = gl.minimum(TOGETHER, gl.num_programs(0) // {blocks} - row)")
         lines.line(f"rest = gl.program_id(0) - row * {blocks}")
         lines.line(f"{names[last]} = rest // beside")
         lines.line("row += rest % beside")
         for axis, size in reversed(outer[1:]):
-            lines.line(f"{names[axis]} = row % {size_text(size)}")
-            lines.line(f"row = row // {size_text(size)}")
+            lines.line(f"{names[axis]} = row % {gluon_size(size)}")
+            lines.line(f"row = row // {gluon_size(size)}")
         lines.line(f"{names[outer[0][0]]} = row")
 
     def _parameters(self) -> list[str]:
@@ -220,7 +220,9 @@ class Kernel:
 
     def _block(self, load: Statement) -> str:
         """How long a tile that is walked is along its dims."""
-        return ", ".join(size_text(self.roles.lengths[n]) for n in self.roles.dims[load.results[0]])
+        return ", ".join(
+            gluon_size(self.roles.lengths[n]) for n in self.roles.dims[load.results[0]]
+        )
 
     def _described(self) -> dict[Statement, str]:
         """The name of the descriptor of each tile that is walked: those of one ring are of one
@@ -266,7 +268,7 @@ class Kernel:
     def _held(self, lines: Lines, value: Value) -> str:
         """The line that makes room for a factor of what is owned; its name."""
         name = f"{lines.name(value)}_held"
-        rows, width = (size_text(self.roles.lengths[n]) for n in self.roles.dims[value])
+        rows, width = (gluon_size(self.roles.lengths[n]) for n in self.roles.dims[value])
         block = f"{rows} // 2, {width}"
         made = f"gl.allocate_shared_memory(IO, [2, {block}], {lying(block)})"
         lines.line(f"{name} = {made}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from archc.backends.triton import gluon_owned as owned
 from archc.backends.triton.gluon_lines import Lines, Shared
 from archc.backends.triton.gluon_roles import Turns, Unknown
-from archc.backends.triton.spelling import INDENT, dtype_text, size_text
+from archc.backends.triton.spelling import GLUON, INDENT, dtype_text, gluon_size
 
 from archc.tile import language as lang
 from archc.tile.language import Statement, Value
@@ -56,7 +56,7 @@ class Loader(Lines):
         """The lines that have factors of what is owned copied, each half by itself."""
         if copies:
             sizes = [self.roles.dims[value] for value in self.roles.brought]
-            tiles = [" * ".join(size_text(self.roles.lengths[n]) for n in dims) for dims in sizes]
+            tiles = [" * ".join(gluon_size(self.roles.lengths[n]) for n in dims) for dims in sizes]
             self.line(f"mbarrier.expect(own_ready, 2 * ({' + '.join(tiles)}))")
         for name, load in copies.items():
             for half in (0, 1):
@@ -89,7 +89,7 @@ class Loader(Lines):
     def _copy(self, ring: str, load: Statement, vectors: Sequence[Value]) -> None:
         """The lines that have a tile copied, once its place is free; vectors go along."""
         dims = self.roles.dims[load.results[0]]
-        rows, width = (size_text(self.roles.lengths[name]) for name in dims)
+        rows, width = (gluon_size(self.roles.lengths[name]) for name in dims)
         self.line(f"mbarrier.wait({ring}_free.index(ring_stage), ring_phase)")
         self.line(f"mbarrier.expect({ring}_ready.index(ring_stage), {rows} * {width} * 2)")
         at = f"[{self.name(self._place(load))}, 0]"
@@ -136,7 +136,7 @@ class Weigher(Lines):
         """The lines of the program."""
         found = self.roles
         for name, layout in self.shared.layouts.items():
-            width = size_text(found.lengths[name])
+            width = gluon_size(found.lengths[name])
             made = f"gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16])"
             self.line(f"{layout}: gl.constexpr = {made}")
         self.line(f"no_scores = {self._zeros((found.own, found.walk))}")
@@ -250,7 +250,7 @@ class Weigher(Lines):
             return self.name(value)
         if self.roles.dims[value] or not dims:
             raise Unknown("what a loop begins with along some of its dims")
-        kind = dtype_text(inner.type.dtype)
+        kind = dtype_text(inner.type.dtype, GLUON)
         return f"gl.full({self.shape(dims)}, {self.name(value)}, {kind}, {self.layout(dims)})"
 
     def _turn(self, turns: Turns, needed: set[Value]) -> None:

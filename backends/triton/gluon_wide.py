@@ -18,7 +18,7 @@ from archc.backends.triton.gluon_owned import lying
 from archc.backends.triton.gluon_printer import Kernel, Refused
 from archc.backends.triton.gluon_roles import Roles, Turns, Unknown, roles
 from archc.backends.triton.gluon_warps import Loader, Product, Weigher, advance, hurried
-from archc.backends.triton.spelling import INDENT, size_text
+from archc.backends.triton.spelling import INDENT, gluon_size
 
 from archc.tile import language as lang
 from archc.tile.language import Statement, Value
@@ -120,7 +120,7 @@ class Scorer(Weigher):
         found, wide = self.roles, self.wide
         for name, layout in self.shared.layouts.items():
             if name != wide.dim:
-                self.line(f"{layout}: gl.constexpr = {_layout(size_text(found.lengths[name]))}")
+                self.line(f"{layout}: gl.constexpr = {_layout(gluon_size(found.lengths[name]))}")
         self.line(f"no_scores = {self._zeros((found.own, found.walk))}")
         for name in ("ring_stage", "ring_phase", "turn"):
             self.line(f"{name} = 0")
@@ -257,7 +257,7 @@ class Summer(Lines):
     def _quarter(self, name: str) -> str:
         """The columns of an instruction: of fewer than 256 its sums fit into the registers that a
         thread begins with."""
-        text = size_text(self.roles.lengths[name])
+        text = gluon_size(self.roles.lengths[name])
         return f"{text} // 4" if name == self.halved else text
 
     def _needed(self) -> set[Value]:
@@ -314,7 +314,7 @@ class WideLoader(Loader):
         if ring != self.wide.ring:
             super()._copy(ring, load, vectors)
             return
-        rows, width = (size_text(self.roles.lengths[n]) for n in self.roles.dims[load.results[0]])
+        rows, width = (gluon_size(self.roles.lengths[n]) for n in self.roles.dims[load.results[0]])
         for half in range(2):
             place = f".index(2 * ring_stage + {half})"
             self.line(f"mbarrier.wait({ring}_free{place}, ring_phase)")
@@ -348,7 +348,7 @@ class WideKernel(Kernel):
 
     def _entry(self, lines: Lines) -> list[str]:
         own, walk = self.roles.own, self.roles.walk
-        rows, columns = (size_text(self.roles.lengths[n]) for n in (own, walk))
+        rows, columns = (gluon_size(self.roles.lengths[n]) for n in (own, walk))
         bar = "mbarrier.MBarrierLayout()"
         made = {"weights_held": f"gl.allocate_shared_memory(IO, {self._lying(rows, columns)})"}
         for name, places in (("weights_ready", 1), ("weights_free", 1), ("factors_ready", 1)):
@@ -376,16 +376,16 @@ class WideKernel(Kernel):
     def _places(self, lines: Lines) -> None:
         (*outer, (last, count)) = self.program.grid
         names = lines.shared.arguments.places
-        lines.line(f"{names[last]} = gl.program_id(0) % {size_text(count)}")
-        lines.line(f"row = gl.program_id(0) // {size_text(count)}")
+        lines.line(f"{names[last]} = gl.program_id(0) % {gluon_size(count)}")
+        lines.line(f"row = gl.program_id(0) // {gluon_size(count)}")
         for axis, size in reversed(outer[1:]):
-            lines.line(f"{names[axis]} = row % {size_text(size)}")
-            lines.line(f"row = row // {size_text(size)}")
+            lines.line(f"{names[axis]} = row % {gluon_size(size)}")
+            lines.line(f"row = row // {gluon_size(size)}")
         lines.line(f"{names[outer[0][0]]} = row")
 
     def _block(self, load: Statement) -> str:
         names = self.roles.dims[load.results[0]]
-        sizes = [size_text(self.roles.lengths[n]) for n in names]
+        sizes = [gluon_size(self.roles.lengths[n]) for n in names]
         halves = zip(names, sizes, strict=True)
         return ", ".join(f"{text} // 2" if n == self.wide.dim else text for n, text in halves)
 
@@ -403,7 +403,7 @@ class WideKernel(Kernel):
 
     def _held(self, lines: Lines, value: Value) -> str:
         name, wide = f"{lines.name(value)}_held", value is self.wide.held
-        rows, width = (size_text(self.roles.lengths[n]) for n in self.roles.dims[value])
+        rows, width = (gluon_size(self.roles.lengths[n]) for n in self.roles.dims[value])
         lying = self._lying(rows, f"{width} // 2" if wide else width, places="2" if wide else "")
         lines.line(f"{name} = gl.allocate_shared_memory(IO, {lying})")
         return name

@@ -17,7 +17,6 @@ import sympy
 from archc.backends.lines import broken, unbracketed
 from archc.backends.triton.addresses import Names
 from archc.backends.triton.arguments import Arguments, pointer
-from archc.backends.triton.elementwise import TEXT
 from archc.backends.triton.handed_on import goes_on, in_turn
 from archc.backends.triton.made_first import in_order
 from archc.backends.triton.nesting import with_places
@@ -25,13 +24,11 @@ from archc.backends.triton.numbering import numbered
 from archc.backends.triton.row_totals import totals_of_running_sums
 from archc.backends.triton.spelling import (
     INDENT,
+    TRITON,
     WIDTH,
     docstring,
-    dtype_text,
     filled,
     number_text,
-    shape_text,
-    size_text,
     wants_name,
 )
 
@@ -62,7 +59,7 @@ def to_triton(program: lang.Program, printing: type[Printer] | None = None) -> s
     names += [printer.names.stride(b, axis) for b in apart for axis in b.steps]
     varying = ", ".join(f'"{name}"' for name in names) + "," * (len(names) == 1)
     decorator = f"@kernel(varying=({varying}))" if varying else "@kernel"
-    return "\n".join([*printer.joins, decorator, *_head(program, printer.names, known), *body, ""])
+    return "\n".join([*printer.joins, decorator, *head(program, printer.names, known), *body, ""])
 
 
 @lru_cache(maxsize=256)
@@ -85,7 +82,9 @@ def _mentioned(program: lang.Program, lines: Sequence[str]) -> frozenset[str]:
     return frozenset(words & {*(symbol.name for symbol in program.sizes), *program.constants})
 
 
-def _head(program: lang.Program, names: Arguments, known: Collection[str]) -> list[str]:
+def head(
+    program: lang.Program, names: Arguments, known: Collection[str], of: str = TRITON
+) -> list[str]:
     """The signature and the docstring; of sizes and constants, those that the text mentions."""
     lines, plain = [f"def {program.name}("], list[str]()
     for buffer in program.buffers:
@@ -98,7 +97,7 @@ def _head(program: lang.Program, names: Arguments, known: Collection[str]) -> li
         else:
             plain += [pointer(buffer), *strides]
     sizes = [symbol.name for symbol in program.sizes if symbol.name in known]
-    fixed = [f"{name}: tl.constexpr" for name in program.constants if name in known]
+    fixed = [f"{name}: {of}.constexpr" for name in program.constants if name in known]
     lines += [*filled(plain), *filled([*sizes, *fixed])]
     return [*lines, "):", *(f"{INDENT}{line}" for line in docstring(program.doc))]
 
@@ -128,17 +127,17 @@ class Printer(Names):
             return
         (first, _), *rest = self.program.grid
         if not rest:
-            yield f"{INDENT}{self.names.places[first]} = tl.program_id(0)"
+            yield f"{INDENT}{self.names.places[first]} = {self.of}.program_id(0)"
             yield from self._wide_grid()
             return
         few, others = self.program.grid[:MOST_PLACES], self.program.grid[MOST_PLACES:]
         counts = [count for _, count in few[1:]]
         counts[-1] = sympy.Mul(counts[-1], *(count for _, count in others))
         places = [self.names.places[axis] for axis, _ in few]
-        made = f"grid_place({', '.join(map(size_text, counts))})"
+        made = f"grid_place({', '.join(map(self.size, counts))})"
         yield f"{INDENT}{', '.join(places)} = {made}"
         for axis, count in reversed(others):
-            place, size = self.names.places[axis], size_text(count)
+            place, size = self.names.places[axis], self.size(count)
             yield f"{INDENT}{place}, {places[-1]} = {places[-1]} % {size}, {places[-1]} // {size}"
         yield from self._wide_grid()
 
@@ -161,10 +160,10 @@ class Printer(Names):
                 yield f"{INDENT}if {branch} > 0:"
             sizes, blocks = dict(op.buffer.axes), dict(op.dims)
             order = _blocked_last(op)
-            shape = ", ".join(size_text(sizes[axis]) for axis in order)
+            shape = ", ".join(self.size(sizes[axis]) for axis in order)
             strides = ", ".join([*(self.names.stride(op.buffer, axis) for axis in order[:-1]), "1"])
-            block = ", ".join(size_text(blocks[a].length) if a in blocks else "1" for a in order)
-            yield f"{indent}{name} = tl.make_tensor_descriptor("
+            block = ", ".join(self.size(blocks[a].length) if a in blocks else "1" for a in order)
+            yield f"{indent}{name} = {self.of}.make_tensor_descriptor("
             yield f"{indent}{INDENT}{pointer(op.buffer)}, [{shape}], [{strides}], [{block}]"
             yield f"{indent})"
 
@@ -273,7 +272,7 @@ class Printer(Names):
     def block_of_dim(self, mask: lang.Statement, iota: lang.Statement) -> Iterator[str]:
         """The places of a block along a dim, and which of them are inside, on one line."""
         (places,), (inside,), (place, end) = iota.results, mask.results, mask.operands
-        given = [size_text(iota.op.dim.length), self.name(end)]
+        given = [self.size(iota.op.dim.length), self.name(end)]
         if place is not places:
             given.append(self.name(lang.parts(place, self.made[place])[0]))
         yield f"{self.name(places)}, {self.name(inside)} = along({', '.join(given)})"
@@ -300,7 +299,7 @@ Line = Callable[[Printer, lang.Statement], Iterator[str]]
 
 
 def _scalar(p: Printer, s: lang.Statement) -> Iterator[str]:
-    return p.inline(s, size_text(s.op.size))
+    return p.inline(s, p.size(s.op.size))
 
 
 def _program_id(p: Printer, s: lang.Statement) -> Iterator[str]:
@@ -310,9 +309,9 @@ def _program_id(p: Printer, s: lang.Statement) -> Iterator[str]:
 def _iota(p: Printer, s: lang.Statement) -> Iterator[str]:
     if s in p.beside:
         return iter(())
-    text = f"tl.arange(0, {size_text(s.op.dim.length)})"
+    text = f"{p.of}.arange(0, {p.size(s.op.dim.length)})"
     if s.op.most:
-        return p.let(s, f"tl.max_contiguous({text}, {s.op.most})")
+        return p.let(s, f"{p.of}.max_contiguous({text}, {s.op.most})")
     # dims of one length share a name
     known = next((names[text] for names in reversed(p.named) if text in names), "")
     if known:
@@ -327,9 +326,9 @@ def _full(p: Printer, s: lang.Statement) -> Iterator[str]:
     if not s.op.type.dims:
         literal = s.op.type.dtype in LITERAL
         return p.inline(
-            s, text if literal else f"tl.full((), {text}, {dtype_text(s.op.type.dtype)})"
+            s, text if literal else f"{p.of}.full((), {text}, {p.dtype(s.op.type.dtype)})"
         )
-    return p.let(s, f"tl.full({shape_text(s.op.type)}, {text}, {dtype_text(s.op.type.dtype)})")
+    return p.let(s, f"{p.of}.full({p.shape(s.op.type)}, {text}, {p.dtype(s.op.type.dtype)})")
 
 
 def _apply(p: Printer, s: lang.Statement) -> Iterator[str]:
@@ -339,21 +338,21 @@ def _apply(p: Printer, s: lang.Statement) -> Iterator[str]:
     given = [p.operand(place, s) for place in range(len(s.operands))]
     if s.op.function in WHOLE and lang.kind(type.dtype) == "int":
         return p.let(s, f" {WHOLE[s.op.function]} ".join(given))
-    return p.let(s, TEXT[s.op.function](*given))
+    return p.let(s, p.functions[s.op.function](*given))
 
 
 def _cast(p: Printer, s: lang.Statement) -> Iterator[str]:
     bits = ", bitcast=True" if s.op.bits else ""
     if not s.results[0].type.dims:  # sizes may be plain numbers, which have no methods
-        return p.let(s, f"tl.cast({p.name(s.operands[0])}, {dtype_text(s.op.dtype)}{bits})")
-    return p.let(s, f"{p.bound(s.operands[0])}.to({dtype_text(s.op.dtype)}{bits})")
+        return p.let(s, f"{p.of}.cast({p.name(s.operands[0])}, {p.dtype(s.op.dtype)}{bits})")
+    return p.let(s, f"{p.bound(s.operands[0])}.to({p.dtype(s.op.dtype)}{bits})")
 
 
 def _random(p: Printer, s: lang.Statement) -> Iterator[str]:
     given = f"{p.name(s.operands[0])}, {p.name(s.operands[1])}"
     if s.op.dim is None:
         return p.let(s, f"first_random({given})")
-    return p.let(s, f"tl.reshape(eight_random({given}), {shape_text(s.results[0].type)})")
+    return p.let(s, f"{p.of}.reshape(eight_random({given}), {p.shape(s.results[0].type)})")
 
 
 def _given(p: Printer, s: lang.Statement) -> Iterator[str]:
@@ -361,15 +360,15 @@ def _given(p: Printer, s: lang.Statement) -> Iterator[str]:
 
 
 def _chosen(p: Printer, s: lang.Statement) -> Iterator[str]:
-    choice = dtype_text(s.op.choice)
+    choice = p.dtype(s.op.choice)
     text = choice if s.op.choice in lang.DTYPES else f'"{choice}"'
     of_buffer = s.op.constant.startswith(lang.OF_BUFFER)
-    constant = dtype_text(s.op.constant) if of_buffer else s.op.constant
+    constant = p.dtype(s.op.constant) if of_buffer else s.op.constant
     return p.inline(s, f"({constant} == {text})")
 
 
 def _at_most(p: Printer, s: lang.Statement) -> Iterator[str]:
-    least, most = size_text(s.op.size), size_text(s.op.most)
+    least, most = p.size(s.op.size), p.size(s.op.most)
     if s.op.most == 0:  # sizes are not negative
         return p.inline(s, f"({least} == 0)")
     return p.inline(s, f"({most} > 0)" if s.op.size == 1 else f"({least} <= {most})")
@@ -378,11 +377,11 @@ def _at_most(p: Printer, s: lang.Statement) -> Iterator[str]:
 def _reduce(p: Printer, s: lang.Statement) -> Iterator[str]:
     (x,) = s.operands
     if s.op.function == "product":
-        return p.let(s, f"tl.reduce({p.name(x)}, {x.type.place(s.op.dim)}, join_product)")
+        return p.let(s, f"{p.of}.reduce({p.name(x)}, {x.type.place(s.op.dim)}, join_product)")
     row = p.name(x)
     if s in p.totals:
-        row = f"tl.reshape({row}, {shape_text(x.type)}, can_reorder=True)"
-    return p.let(s, f"tl.{s.op.function}({row}, {x.type.place(s.op.dim)})")
+        row = f"{p.of}.reshape({row}, {p.shape(x.type)}, can_reorder=True)"
+    return p.let(s, f"{p.of}.{s.op.function}({row}, {x.type.place(s.op.dim)})")
 
 
 def _scan(p: Printer, s: lang.Statement) -> Iterator[str]:
@@ -391,16 +390,16 @@ def _scan(p: Printer, s: lang.Statement) -> Iterator[str]:
     if not s.op.function:
         return _joined(p, s, f"{axis}, {_join(p, s.blocks[0])}{end}")
     if s.op.function == "sum":
-        return p.let(s, f"tl.cumsum({p.name(x)}, {axis}{end})")
-    return p.let(s, f"tl.associative_scan({p.name(x)}, {axis}, {COMBINE[s.op.function]}{end})")
+        return p.let(s, f"{p.of}.cumsum({p.name(x)}, {axis}{end})")
+    return p.let(s, f"{p.of}.associative_scan({p.name(x)}, {axis}, {COMBINE[s.op.function]}{end})")
 
 
 def _joined(p: Printer, s: lang.Statement, rest: str) -> Iterator[str]:
     """Several tiles in one scan."""
     given, made = (", ".join(map(p.name, values)) for values in (s.operands, s.results))
     if len(s.results) == 1:
-        return p.let(s, f"tl.associative_scan({given}, {rest})")
-    return iter([f"{made} = tl.associative_scan(({given}), {rest})"])
+        return p.let(s, f"{p.of}.associative_scan({given}, {rest})")
+    return iter([f"{made} = {p.of}.associative_scan(({given}), {rest})"])
 
 
 def _join(p: Printer, block: lang.Block) -> str:
@@ -415,13 +414,13 @@ def _join(p: Printer, block: lang.Block) -> str:
 def _sort(p: Printer, s: lang.Statement) -> Iterator[str]:
     name = p.name(s.operands[0])
     if s.op.most is not None:
-        return p.let(s, f"tl.topk({name}, {size_text(s.op.most.length)})")
-    return p.let(s, f"tl.sort({name}, descending={s.op.descending})")
+        return p.let(s, f"{p.of}.topk({name}, {p.size(s.op.most.length)})")
+    return p.let(s, f"{p.of}.sort({name}, descending={s.op.descending})")
 
 
 def _flip(p: Printer, s: lang.Statement) -> Iterator[str]:
     (x,) = s.operands
-    return p.let(s, f"tl.flip({p.name(x)}, {x.type.place(s.op.dim)})")
+    return p.let(s, f"{p.of}.flip({p.name(x)}, {x.type.place(s.op.dim)})")
 
 
 def _dot(p: Printer, s: lang.Statement) -> Iterator[str]:
@@ -432,14 +431,14 @@ def _dot(p: Printer, s: lang.Statement) -> Iterator[str]:
         parts = [first, second, *(rest or ["None"]), f"{p.program.apart} > 0"]
         return p.let(s, f"dot_apart({', '.join(parts)}, input_precision={precision})")
     add = f", {given[2]}" if len(given) > 2 else ""
-    return p.let(s, f"tl.dot({given[0]}, {given[1]}{add}, input_precision={precision})")
+    return p.let(s, f"{p.of}.dot({given[0]}, {given[1]}{add}, input_precision={precision})")
 
 
 def _transpose(p: Printer, s: lang.Statement) -> Iterator[str]:
     (x,) = s.operands
     order = ", ".join(str(x.type.place(name)) for name in s.op.order)
-    text = f"tl.permute({p.name(x)}, ({order}))"
-    return p.inline(s, text if len(s.op.order) > 2 else f"tl.trans({p.name(x)})")
+    text = f"{p.of}.permute({p.name(x)}, ({order}))"
+    return p.inline(s, text if len(s.op.order) > 2 else f"{p.of}.trans({p.name(x)})")
 
 
 def _relabel(p: Printer, s: lang.Statement) -> Iterator[str]:
@@ -449,34 +448,34 @@ def _relabel(p: Printer, s: lang.Statement) -> Iterator[str]:
 def _broadcast(p: Printer, s: lang.Statement) -> Iterator[str]:
     (x,), type = s.operands, s.results[0].type
     if not x.type.dims:  # it may be a plain number
-        return p.let(s, f"tl.full({shape_text(type)}, {p.name(x)}, {dtype_text(type.dtype)})")
+        return p.let(s, f"{p.of}.full({p.shape(type)}, {p.name(x)}, {p.dtype(type.dtype)})")
     if s.op.held:  # a layout with further dims of length 1, not one that is a slice of another
         further = ["1"] * (len(type.dims) - len(x.type.dims))
-        shape = ", ".join([*(size_text(dim.length) for dim in x.type.dims), *further])
-        text = f"tl.reshape({p.name(x)}, ({shape}))"
-        return p.let(s, f"tl.broadcast_to({text}, {shape_text(type)})")
-    return p.let(s, f"tl.broadcast_to({p.seen(x, type.names)}, {shape_text(type)})")
+        shape = ", ".join([*(p.size(dim.length) for dim in x.type.dims), *further])
+        text = f"{p.of}.reshape({p.name(x)}, ({shape}))"
+        return p.let(s, f"{p.of}.broadcast_to({text}, {p.shape(type)})")
+    return p.let(s, f"{p.of}.broadcast_to({p.seen(x, type.names)}, {p.shape(type)})")
 
 
 def _reshape(p: Printer, s: lang.Statement) -> Iterator[str]:
-    return p.let(s, f"tl.reshape({p.name(s.operands[0])}, {shape_text(s.results[0].type)})")
+    return p.let(s, f"{p.of}.reshape({p.name(s.operands[0])}, {p.shape(s.results[0].type)})")
 
 
 def _sequence_rows(p: Printer, s: lang.Statement) -> Iterator[str]:
-    before, ahead = (size_text(size) for size in (s.op.before, s.op.ahead))
-    given = [pointer(s.op.buffer), size_text(s.op.buffer.axes[1][1]), *map(p.name, s.operands)]
+    before, ahead = (p.size(size) for size in (s.op.before, s.op.ahead))
+    given = [pointer(s.op.buffer), p.size(s.op.buffer.axes[1][1]), *map(p.name, s.operands)]
     made = ", ".join(p.name(each) if p.uses[each] else "_" for each in s.results)
     yield f"{made} = sequence_rows({', '.join([*given, before, ahead])})"
 
 
 def _push(p: Printer, s: lang.Statement) -> Iterator[str]:
     run, newest = map(p.name, s.operands)
-    return p.let(s, f"pushed({run}, {newest}, {size_text(s.op.count)})")
+    return p.let(s, f"pushed({run}, {newest}, {p.size(s.op.count)})")
 
 
 def _pick(p: Printer, s: lang.Statement) -> Iterator[str]:
     x, index = s.operands
-    return p.let(s, f"tl.gather({p.name(x)}, {p.name(index)}, {x.type.place(s.op.dim)})")
+    return p.let(s, f"{p.of}.gather({p.name(x)}, {p.name(index)}, {x.type.place(s.op.dim)})")
 
 
 def _load(p: Printer, s: lang.Statement) -> Iterator[str]:
@@ -494,7 +493,7 @@ def _load(p: Printer, s: lang.Statement) -> Iterator[str]:
     mask = p.mask(s.operands[count:], names)
     where = f", {mask}, {number_text(s.op.fill)}" if mask else ""
     yield from lines
-    yield from p.let(s, f"tl.load({at}{where})")
+    yield from p.let(s, f"{p.of}.load({at}{where})")
 
 
 def _store(p: Printer, s: lang.Statement) -> Iterator[str]:
@@ -509,20 +508,20 @@ def _store(p: Printer, s: lang.Statement) -> Iterator[str]:
     mask = p.mask(masks, names)
     lines, at = p.address(s.op.buffer, index, names)
     yield from lines
-    yield f"tl.store({at}, {p.seen(value, names)}{f', {mask}' if mask else ''})"
+    yield f"{p.of}.store({at}, {p.seen(value, names)}{f', {mask}' if mask else ''})"
 
 
 def _load_block(p: Printer, s: lang.Statement) -> Iterator[str]:
     starts = dict(zip((axis for axis, _ in s.op.buffer.axes), s.operands, strict=True))
     at = ", ".join(_at(p, starts[axis]) for axis in _blocked_last(s.op))
-    shape = shape_text(s.results[0].type)
+    shape = p.shape(s.results[0].type)
     return p.let(s, f"{p.names.copies[s.op]}.load([{at}]).reshape{shape}")
 
 
 def _at(p: Printer, start: lang.Value) -> str:
     """Where a block begins along an axis, in 32 bits."""
     known = start.type.dtype == "i32"
-    return p.name(start) if known else f"tl.cast({p.name(start)}, tl.int32)"
+    return p.name(start) if known else f"{p.of}.cast({p.name(start)}, {p.of}.int32)"
 
 
 def _atomic(p: Printer, s: lang.Statement) -> Iterator[str]:
@@ -532,12 +531,12 @@ def _atomic(p: Printer, s: lang.Statement) -> Iterator[str]:
     mask = p.mask(s.operands[count + 1 :], names)
     value = f"{p.seen(s.operands[count], names)}{f', {mask}' if mask else ''}"
     yield from lines
-    yield from p.let(s, f"tl.atomic_{s.op.function}({at}, {value})")
+    yield from p.let(s, f"{p.of}.atomic_{s.op.function}({at}, {value})")
 
 
 def _barrier(p: Printer, s: lang.Statement) -> Iterator[str]:
     if s.op.counter is None:
-        yield "tl.debug_barrier()"
+        yield f"{p.of}.debug_barrier()"
         return
     yield f"grid_barrier({pointer(s.op.counter)}, {p.name(s.operands[0])})"
 
@@ -549,7 +548,7 @@ def _for(p: Printer, s: lang.Statement) -> Iterator[str]:
     p.texts |= {result: p.name(inner) for result, inner in zip(s.results, carried, strict=True)}
     said = "" if s.op.ahead is None else f", num_stages={s.op.ahead}"
     said += "" if s.op.together == 1 else f", loop_unroll_factor={s.op.together}"
-    yield f"for {p.name(index)} in tl.range({p.name(start)}, {p.name(stop)}{said}):"
+    yield f"for {p.name(index)} in {p.of}.range({p.name(start)}, {p.name(stop)}{said}):"
 
 
 def _while(p: Printer, s: lang.Statement) -> Iterator[str]:

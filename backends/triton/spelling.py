@@ -14,9 +14,12 @@ from archc.backends.writer import wrapped
 
 from archc.tile.language import OF_BUFFER, Type
 
+TRITON, GLUON = "tl", "gl"
+"""The modules that kernels have functions and dtypes from, as they are called in files."""
+
 DTYPE = {
-    "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64",
-    "i32": "tl.int32", "i64": "tl.int64", "bool": "tl.int1",
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+    "i32": "int32", "i64": "int64", "bool": "int1",
 }  # fmt: skip
 
 INDENT = "    "
@@ -33,28 +36,30 @@ class _Itself(dict[str, str]):
 
 
 @lru_cache(maxsize=1024)
-def size_text(size: sympy.Expr) -> str:
+def size_text(size: sympy.Expr, of: str = TRITON) -> str:
     """An expression in sizes, in brackets unless it is one word."""
-    known = {each: _blocks(each) for each in size.atoms(sympy.ceiling, sympy.floor)}
-    known |= {each: _root(each) for each in size.atoms(sympy.Pow) if not each.exp.is_integer}
+    known = {each: _blocks(each, of) for each in size.atoms(sympy.ceiling, sympy.floor)}
+    known |= {each: _root(each, of) for each in size.atoms(sympy.Pow) if not each.exp.is_integer}
     text = str(number(size.xreplace(known), _Itself()))
     return text if text.replace("_", "").isalnum() or size in known else f"({text})"
 
 
-def _root(power: sympy.Pow) -> sympy.Symbol:
+def _root(power: sympy.Pow, of: str) -> sympy.Symbol:
     """A root, as a symbol that is written so: Triton knows no `math.sqrt` of a constant."""
-    return sympy.Symbol(f"({size_text(power.base)} ** {float(power.exp)!r})", positive=True)
+    return sympy.Symbol(f"({size_text(power.base, of)} ** {float(power.exp)!r})", positive=True)
 
 
-def _blocks(count: sympy.ceiling | sympy.floor) -> sympy.Symbol:
+def _blocks(count: sympy.ceiling | sympy.floor, of: str) -> sympy.Symbol:
     """How many blocks cover a size, or how many it has room for, as a symbol that is written so."""
-    above, below = sympy.fraction(count.args[0])
-    if isinstance(count, sympy.floor):
-        text = f"({size_text(above)} // {size_text(below)})"
-        return sympy.Symbol(text, integer=True, positive=True)
-    return sympy.Symbol(
-        f"tl.cdiv({size_text(above)}, {size_text(below)})", integer=True, positive=True
-    )
+    above, below = (size_text(each, of) for each in sympy.fraction(count.args[0]))
+    down = isinstance(count, sympy.floor)
+    text = f"({above} // {below})" if down else f"{of}.cdiv({above}, {below})"
+    return sympy.Symbol(text, integer=True, positive=True)
+
+
+def gluon_size(size: sympy.Expr) -> str:
+    """The same in Gluon."""
+    return size_text(size, GLUON)
 
 
 def times_text(step: str) -> str:
@@ -67,14 +72,14 @@ def number_text(value: float) -> str:
     return "minus_zero()" if value == 0 and math.copysign(1, value) < 0 else repr(value)
 
 
-def dtype_text(dtype: str) -> str:
+def dtype_text(dtype: str, of: str = TRITON) -> str:
     if dtype.startswith(OF_BUFFER):
         return f"{dtype.removeprefix(OF_BUFFER)}_p.dtype.element_ty"
-    return DTYPE.get(dtype, dtype)
+    return f"{of}.{DTYPE[dtype]}" if dtype in DTYPE else dtype
 
 
-def shape_text(type: Type) -> str:
-    lengths = ", ".join(size_text(dim.length) for dim in type.dims)
+def shape_text(type: Type, of: str = TRITON) -> str:
+    lengths = ", ".join(size_text(dim.length, of) for dim in type.dims)
     return f"({lengths},)" if len(type.dims) == 1 else f"({lengths})"
 
 

@@ -59,6 +59,15 @@ def test_a_launch_chooses_one_of_both() -> None:
     assert chosen in words
 
 
+def test_its_functions_and_dtypes_are_those_of_gluon() -> None:
+    """Places and roots of sizes, too, which Triton's kernel has from its own module."""
+    kernel, own = (
+        text().split(f"def {name}(")[1].split("\n@")[0] for name in (NAME, NAME[: -len(SUFFIX)])
+    )
+    assert "tl.float32" in own and not re.search(r"\btl\.", kernel)
+    assert {"gl.float32", "gl.constexpr"} <= {*re.findall(r"gl\.\w+", kernel)}
+
+
 def test_they_are_launched_on_hopper_alone_of_states_in_float32(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
