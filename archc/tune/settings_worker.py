@@ -7,7 +7,6 @@ final OUT TABLE       hold a table of settings against the oracle and time it be
 
 from __future__ import annotations
 
-import hashlib
 import json
 import statistics
 import sys
@@ -25,7 +24,8 @@ from archc.bench.drawn import draw, load_file
 from archc.bench.errors import Oracle
 from archc.bench.job import BACKWARD, FORWARD, Job
 from archc.bench.worker import calls_of, machine
-from archc.runtime.tuned import launch_class
+from archc.runtime.together import constants_of
+from archc.runtime.tuned import kernel_digest, launch_class
 from archc.tune.candidates import SHIPPED, Candidate, Launch
 
 ROUNDS = 7
@@ -36,7 +36,8 @@ Choose = Callable[[Launch], Settings]
 
 
 def generated(job: Job) -> tuple[ModuleType, Peer]:
-    """The generated file, and how its memory is called. Its kernels are launched through `Watched`.
+    """The generated file, and how its memory is called. Its kernels are launched through `Watched`,
+    every time: no call is done as one before it was.
 
     Raises ValueError for a file without kernels that could be tuned.
     """
@@ -44,8 +45,8 @@ def generated(job: Job) -> tuple[ModuleType, Peer]:
     names = vars(module)
     if "use_tuned" not in names:
         raise ValueError(f"{job.title} has no kernels for chunks of tokens")
-    for name, made in kernels_of(module).items():
-        names[name] = Watched(name, made, launch_class)
+    names["launch_kernel"] = Watched(names["launch_kernel"], kernels_of(module))
+    names["likeness"] = lambda *given: (None, [])
     return module, own(getattr(module, job.function), module, job)
 
 
@@ -61,27 +62,29 @@ def kernels_of(module: ModuleType) -> dict[str, Any]:
 
 
 class Watched:
-    """A kernel, launched with the settings that are tried; each launch is noted with its time."""
+    """The function of a file that launches its kernels: with the settings that are tried, and each
+    launch of one of the `kernels` is noted with its time."""
 
     choose: ClassVar[Choose] = staticmethod(lambda launch: {})
     marks: ClassVar[list[tuple[Launch, Any, Any]]] = []
     sources: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, name: str, made: Any, kind: Callable[[Any, Any], str]):
-        self.name, self.made, self.kind = name, made, kind
+    def __init__(self, own: Callable[..., Any], kernels: Mapping[str, Any]):
+        self.own, self.names = own, {id(made): name for name, made in kernels.items()}
 
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        """The function that launches it on a grid."""
-
-        def launch(*given: Any, **named: Any) -> None:
-            where = (self.name, self.kind(grid, named))
-            with marked() as (start, end):
-                self.made[grid](*given, **{**named, **Watched.choose(where)})
-            Watched.marks.append((where, start, end))
-            if self.name not in Watched.sources:
-                Watched.sources[self.name] = digest(self.made)
-
-        return launch
+    def __call__(
+        self, kernel: Any, programs: int, given: list, counts: list, fixed: dict, options: dict
+    ) -> Any:
+        """Launch a kernel, as `archc.runtime.launch.launch_kernel` does."""
+        constants = constants_of(kernel, len(given) + len(counts), fixed)
+        name, kind = self.names[id(kernel)], launch_class((programs,), constants)
+        kernel.measured = {kind: Watched.choose((name, kind))}
+        with marked() as (start, end):
+            made = self.own(kernel, programs, given, counts, fixed, options)
+        Watched.marks.append(((name, kind), start, end))
+        if name not in Watched.sources:
+            Watched.sources[name] = kernel_digest(kernel)
+        return made
 
 
 @contextmanager
@@ -149,11 +152,6 @@ def time_launches(job: Job, names: list[str]) -> dict[str, Any]:
                 tried = times.setdefault(kernel, {}).setdefault(kind, {})
                 tried.setdefault(name, []).append(start.elapsed_time(end) / 1e3)
     return {"times": times, "sources": Watched.sources, "machine": machine(job)}
-
-
-def digest(kernel: Any) -> str:
-    """The digest of a kernel's text."""
-    return hashlib.sha256(kernel.src.encode()).hexdigest()[:16]
 
 
 def final(job: Job, table: Mapping[str, Mapping[str, Settings]]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ BY_STEPS = 128
 """Up to so many tokens the wanted numbers come from the recurrence, token by token."""
 
 
-NOTHING, CANCELLED = 1e-12, 2.0**-21
+NOTHING, CANCELLED = 1e-12, 2.0**-20
 """RMS of what is zero but for roundings of float64, and what float32 may leave of numbers of about
 one that cancel: as the gradient of a gate that forgets all, where a step has two vectors."""
 

@@ -18,6 +18,7 @@ from archc.backends.load import load
 import archc
 from archc.compile import in_kernels, lowered
 from archc.ir.plan import Plan
+from archc.runtime.repeated import Recording
 
 SPECS = (
     "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
@@ -107,7 +108,9 @@ Decide = Callable[..., bool]
 
 @contextmanager
 def deciding(memory: Memory, make: Callable[[Decide], Decide]) -> Iterator[None]:
-    """What `make` makes of the module's own decision says whether kernels do the work."""
+    """What `make` makes of the module's own decision says whether kernels do the work; no call is
+    done as one before it was, which decides nothing."""
+    getattr(memory.module, "Recording", Recording).settings += 1
     kept = {name: value for name, value in vars(memory.module).items() if name in DECIDING}
     vars(memory.module).update({name: make(value) for name, value in kept.items()})
     try:

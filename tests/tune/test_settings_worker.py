@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from archc.backends.load import load
@@ -15,7 +17,10 @@ from archc.backends.load import load
 import archc
 from archc.compile import lowered, whole_in_kernels
 from archc.ir.plan import Plan
-from archc.tune.settings_worker import kernels_of
+from archc.runtime.tuned import measured_options
+from archc.tune import settings_worker
+from archc.tune.settings_worker import Watched, kernels_of, launched
+from tests.tune.interpreted import untimed
 
 pytest.importorskip("triton")
 
@@ -32,6 +37,22 @@ def test_what_kernels_call_stays_what_it_is() -> None:
     steps = {name for name in vars(module) if name.endswith("_step")}
     assert hasattr(module, "real_power")
     assert kernels_of(module).keys() == launched | steps
+
+
+def test_launches_have_the_settings_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = SimpleNamespace(arg_names=["x", "T", "CHUNK"], src="def walk(): ...")
+    found: list[dict[str, int]] = []
+
+    def launch_kernel(kernel: Any, programs: int, given: list, counts: list, *rest: dict) -> None:
+        found.append(measured_options(kernel, programs, {"CHUNK": 64}, rest[1]))
+
+    monkeypatch.setattr(settings_worker, "marked", untimed)
+    launch = Watched(launch_kernel, {"walk": kernel})
+    for tried in ({}, {"num_warps": 8}):
+        with launched(lambda where, tried=tried: tried if where[0] == "walk" else {}):
+            launch(kernel, 1000, [None], [7], {"CHUNK": 64, "ROWS": 2}, {"num_warps": 4})
+    assert found == [{"num_warps": 4}, {"num_warps": 8}]
+    assert Watched.marks[-1][0] == ("walk", "CHUNK=64 DOT=None programs=2^10")
 
 
 @pytest.mark.slow
