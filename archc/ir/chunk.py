@@ -120,14 +120,37 @@ def _rows(count: sympy.Expr, sizes: Mapping[str, Number]) -> int:
     return int(evaluate(count, sizes)) if known else MOST_ROWS // FEWEST_TOKENS
 
 
+def rows_are_masked(graph: Graph) -> bool:
+    """Whether kernels mask all rows of a chunk, so that it may have any number of tokens: each
+    token has several rows, and a tile of them is a power of 2."""
+    axes = {axis for node in graph for axis in node.type.axes if axis.kind == "dim"}
+    rows = {axis.size for axis in axes if axis.size.has(CHUNK)}
+    return bool(rows) and CHUNK not in rows
+
+
 def tokens_of_rows(graph: Graph, sizes: Mapping[str, Number] = MappingProxyType({})) -> int:
-    """The most tokens, a power of 2, that have at most `MOST_ROWS` rows."""
+    """The most tokens that have at most `MOST_ROWS` rows: a power of 2, or where all rows are
+    masked a multiple of 4, so that rows of matrices begin at multiples of 8 bytes."""
     most = max(FEWEST_TOKENS, MOST_ROWS // rows_of_token(graph, sizes))
+    return most - most % 4 if rows_are_masked(graph) else power_of_2(most)
+
+
+def tokens_of_tile(
+    graph: Graph, tokens: int, sizes: Mapping[str, Number] = MappingProxyType({})
+) -> int:
+    """The tokens that a tile has room for which is long enough for a chunk of `tokens`."""
+    rows = rows_of_token(graph, sizes)
+    most = (1 << (tokens * rows - 1).bit_length()) // rows
+    return most - most % 4 if rows_are_masked(graph) else tokens
+
+
+def power_of_2(most: int) -> int:
+    """The largest power of 2 that is at most so much."""
     return 1 << (most.bit_length() - 1)
 
 
 def usual_tokens(form: ChunkForm, sizes: Mapping[str, Number] = MappingProxyType({})) -> int:
-    """The tokens of a chunk where nobody says: a power of 2, with at most `MOST_ROWS` rows, or
+    """The tokens of a chunk where nobody says: as many as have at most `MOST_ROWS` rows, or
     `SCANNED_ROWS` where a scan begins with the state before its chunk."""
     graph = form.forward
     scans = [node for node in graph if isinstance(node.op, Scan) and node.op.matrix is None]

@@ -20,6 +20,11 @@ def block_of(size: int, most: int = 1 << 20) -> int:
     return length if length < most else most
 
 
+def in_tiles(chunk: int | None) -> int | None:
+    """The length of the tiles of a chunk, of whose rows kernels mask those that are none."""
+    return None if chunk is None else block_of(chunk)
+
+
 def by_kernels(chunk: int | None, *tensors: Tensor) -> bool:
     """Whether kernels can do it: on a GPU, in their dtypes, in chunks of their lengths."""
     kinds, device = (torch.float32, torch.bfloat16, torch.float16), tensors[0].device

@@ -16,7 +16,7 @@ from archc.compile import SCHEDULE, for_kernels, lowered, with_epilogues, with_p
 from archc.diagnostics import did_you_mean, fail
 from archc.dims import TIME
 from archc.ir import layer as ir
-from archc.ir.chunk import ChunkForm, rows_of_token, usual_tokens
+from archc.ir.chunk import ChunkForm, rows_of_token, tokens_of_tile, usual_tokens
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernels
 from archc.ir.sizes import Number, callee_sizes, evaluate, resolve_sizes
@@ -208,6 +208,7 @@ def _chunk(
     if asked is not None:
         return asked, "as asked for"
     room, usual = chunk_for(cut, sizes, wanted.dtype, budget), usual_tokens(form, sizes)
+    room = tokens_of_tile(form.forward, room, sizes)
     if usual < CHUNKS[0] and usual <= room:
         rows = rows_of_token(form.forward, sizes)
         return usual, f"a token has {rows} rows, so that a triangle of them has {usual * rows}"

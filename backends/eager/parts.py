@@ -15,7 +15,7 @@ from archc.backends.expression import Text
 from archc.backends.writer import attribute
 
 from archc.ir import layer as ir
-from archc.ir.chunk import MOST_ROWS, usual_tokens
+from archc.ir.chunk import MOST_ROWS, power_of_2, usual_tokens
 from archc.ir.plan import default_sizes
 
 
@@ -49,7 +49,8 @@ class Parts:
         recurrences = (node.op for node in self.layer.graph if isinstance(node.op, ir.Recurrence))
         forms = (op.chunked for op in recurrences if op.chunked is not None)
         sizes = default_sizes(self.layer)
-        return min((usual_tokens(form, sizes) for form in forms), default=MOST_ROWS)
+        found = {usual_tokens(form, sizes) for form in forms} or {MOST_ROWS}
+        return min(found) if len(found) == 1 else power_of_2(min(found))
 
 
 def shape_of(names: Sequence[str]) -> str:

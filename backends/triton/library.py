@@ -76,7 +76,7 @@ class KernelOps(Ops):
             back = place - len(forward.layouts[argument])
             sizes.append(f"{identifier(symbol)}=({known[argument]}.shape[{back}], {shortest})")
         table = self.file.names.fresh(f"{self.title}_rows".upper())
-        self.file.sections.append(table_of(table, rows, [*least]))
+        self.file.sections.append(table_of(table, forward.lengths(rows), [*least]))
         data = f"narrowest({', '.join(known[a] for a in forward.data)})"
         with writer.block(f"if {forward.fitting(owner.inputs)}:"):
             given = [quoted(self.title), table, "chunk", data, *sizes]

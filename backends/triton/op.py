@@ -15,6 +15,8 @@ from archc.backends.eager.op import Op
 from archc.backends.triton.function import KernelFunction
 from archc.backends.writer import Writer
 
+from archc.ir import chunk as ck
+
 
 class KernelOp(Op):
     """One op under construction: `fast` launches kernels, `eager` does the same in PyTorch."""
@@ -32,12 +34,29 @@ class KernelOp(Op):
 
     def _fits(self) -> str:
         """Whether kernels can do it."""
-        return f"by_kernels({', '.join(['chunk', *self.decisive])})"
+        return f"by_kernels({', '.join([self._chunk(), *self.decisive])})"
+
+    def _chunk(self) -> str:
+        """A chunk as kernels know its length: where all rows are masked and it is no power of 2
+        that of its tiles, which is one."""
+        return "in_tiles(chunk)" if self._any_length() else "chunk"
+
+    def _any_length(self) -> bool:
+        """Whether chunks that are no power of 2 are asked for, and kernels can have them."""
+        size, graphs = self.owner.scope.chunk_size, (self.fast.graph, self.eager.graph)
+        return size != ck.power_of_2(size) and all(map(ck.rows_are_masked, graphs))
+
+    def lengths(self, rows: Mapping[tuple[int, ...], int]) -> dict[tuple[int, ...], int]:
+        """A table of powers of 2 (`Table` of `archc/schedule/fitting.py`), each as long as tiles
+        have room for, if kernels can have chunks of any length."""
+        most = ck.MOST_ROWS if self._any_length() else 0
+        graph = self.fast.graph
+        return {k: ck.tokens_of_tile(graph, n) if n <= most else n for k, n in rows.items()}
 
     def fitting(self, names: Mapping[str, str]) -> str:
         """The same of what `names` calls its tensors."""
         known = {argument: names[n] for n, argument in self.arguments.items() if n in names}
-        return f"by_kernels({', '.join(['chunk', *(known[a] for a in self.decisive)])})"
+        return f"by_kernels({', '.join([self._chunk(), *(known[a] for a in self.decisive)])})"
 
     def _widths(self, used: Collection[str]) -> list[str]:
         """The lines that name dtypes."""

@@ -19,6 +19,7 @@ import archc
 from archc.compile import in_kernels, lowered
 from archc.ir.plan import examples
 from archc.ir.sizes import evaluate
+from archc.runtime.kernels import in_tiles
 from tests.backends.triton.texts import layer_text
 
 EVERY = (
@@ -388,3 +389,34 @@ def test_cells_in_one_graph() -> None:
     borders = torch.tensor([0, 3, 5])
     found = compiled(x[:1].detach(), cu_seqlens=borders)
     torch.testing.assert_close(found, layer(x[:1].detach(), cu_seqlens=borders))
+
+
+THREE_AND_ONE = """
+layer Both(H, K = 4):
+    input q[H, K], k[3, H, K], v[3, H, K], beta[3, H]
+    recurrence S[K, K'] over H:
+        R = S[t-1]
+        repeat 3 as j:
+            R = (I - beta[j] * k[j] @ k[j].T) @ R + beta[j] * k[j] @ v[j].T
+        S[t] = R
+        o    = S[t].T @ q
+    recurrence Z[K, K'] over H:
+        Z[t] = Z[t-1] + q @ o.T
+        y    = Z[t].T @ q
+    output y
+"""
+
+
+def test_chunks_have_any_length_where_kernels_mask_all_rows() -> None:
+    """Of three rows a token 20 tokens fill a tile of 64; of one row tiles are no longer than a
+    chunk, and recurrences of one layer have chunks of one length."""
+    two, three = (archc.load("gated_delta_product", n=n).layer for n in (2, 3))
+    both = archc.parse(THREE_AND_ONE).layer
+    text, usual, mixed = (layer_text(lowered(each), in_kernels) for each in (three, two, both))
+    assert "CHUNK = 20 " in text
+    assert "if by_kernels(in_tiles(chunk), " in text
+    assert "if by_kernels(chunk, " not in text
+    for other, tokens in ((usual, 32), (mixed, 16)):
+        assert f"CHUNK = {tokens} " in other
+        assert "in_tiles(chunk)" not in other
+    assert [in_tiles(tokens) for tokens in (None, 5, 20, 33)] == [None, 16, 32, 64]
