@@ -14,9 +14,11 @@ import sympy
 
 from archc.dims import Axis
 from archc.elaborate.reach import Linear
+from archc.functions.interval import Interval
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
+from archc.numerics.propagation import intervals
 
 PARTIAL = {"log": 0, "sqrt": 0, "rsqrt": 0, "pow": 0, "div": 1, "exp": 0, "exp2": 0}
 """Functions that have no value, or no finite slope, for some numbers: of which operand."""
@@ -57,22 +59,45 @@ def settle(graph: Graph, reader: Axis, read: Axis, mask: int, bounds: Sequence[L
 
 def shield(graph: Graph, pair: tuple[Axis, Axis], mask: int) -> None:
     """In the body of an attend: let exp(c[t] - c[s]), what a product of gates is, be 1 of pairs
-    that are not read, for which it may be infinite."""
+    that are not read, for which it may be infinite, and log(1 + c[t] - c[s]), which may have no
+    value, be that of 1."""
     forms = {node.id: _linear(graph, node, pair) for node in list(graph)}
     reader, read = (axis.name for axis in pair)
-    for node in list(graph):
-        if node.op not in POWERS or not {reader, read} <= {*node.type.names}:
-            continue
+
+    def differs(id: int) -> bool:
+        """Whether a value is the difference of a reader's and a token's, or the other way."""
         signs: dict[str, set[bool]] = {reader: set(), read: set()}
-        for factor, id in _terms(graph, node.operands[0], forms):
-            own = [name for name in signs if name in graph[id].type.names]
-            if len(own) == 1 and forms[id] is None:
+        for factor, term in _terms(graph, id, forms):
+            own = [name for name in signs if name in graph[term].type.names]
+            if len(own) == 1 and forms.get(term) is None:
                 signs[own[0]].add(bool(factor.is_negative))
-        if signs[reader] and signs[read] and len(signs[reader] | signs[read]) == 2:
-            make = Builder(graph, node.span)
-            kept = make.fn("where", mask, node.operands[0], make.number(0))
-            made = graph.add(node.op, kept, name=node.name, span=node.span)
-            graph.substitute(node.id, made)
+        return bool(signs[reader] and signs[read]) and len(signs[reader] | signs[read]) == 2
+
+    known: Mapping[int, Interval] = {}
+    for node in list(graph):
+        place = PARTIAL.get(node.op.fn) if isinstance(node.op, ir.Elementwise) else None
+        if place is None or not {reader, read} <= {*node.type.names}:
+            continue
+        inner, steep = graph[graph[node.id].operands[place]], node.op in POWERS
+        if not any(map(differs, [inner.id] if steep else [inner.id, *graph.ancestors(inner.id)])):
+            continue
+        known = known or intervals(graph)
+        if not steep and inner.id in known and _has_value(graph, node, known[inner.id]):
+            continue
+        make = Builder(graph, node.span)
+        operands = [*graph[node.id].operands]
+        operands[place] = make.fn("where", mask, inner.id, make.number(0 if steep else 1))
+        made = graph.add(node.op, *operands, name=node.name, span=node.span)
+        graph.substitute(node.id, made)
+
+
+def _has_value(graph: Graph, node: Node, inner: Interval) -> bool:
+    """Whether a logarithm, a root, a power or a quotient has a value and a slope for all that its
+    operand may be."""
+    power = graph[node.operands[1]].op if node.op.fn == "pow" else None
+    if isinstance(power, ir.Constant) and power.value.is_integer and power.value.is_nonnegative:
+        return True
+    return inner.positive or (node.op.fn == "div" and 0 not in inner)
 
 
 def _gather(graph: Graph, pair: tuple[Axis, Axis], kept: set[int]) -> None:

@@ -11,6 +11,7 @@ T, H, K = 300, 2, 3
 WEIGHTS = {
     "a distance": ("", "exp(-slope * (t - s))"),
     "sums of gates": ("", "exp(c[t] - c[s])"),
+    "a power": ("", "(1 - slope * (c[t] - c[s])) ** -1"),
     "with a name": ("decay = exp(c[t] - c[s] - slope * (t - s))", "decay"),
 }
 
@@ -29,15 +30,18 @@ def test_an_exponential_of_later_tokens_is_not_infinite(name: str) -> None:
     q, k = torch.randn(1, T, H, K), torch.randn(1, T, H, K)
     leaves = [q, k, -torch.rand(1, T, H).cumsum(1)]
     module = spec.module(H=H, K=K, backend="eager")
-    wide = [x.double().requires_grad_() for x in [*leaves, module.slope.data]]
+    rate = module.get_parameter("slope")
+    wide = [x.double().requires_grad_() for x in [*leaves, rate.data]]
     q_, k_, c, slope = wide
     late = torch.ones(T, T, dtype=torch.bool).triu(1)
     gap = torch.arange(T)[:, None] - torch.arange(T)
     far, sums = -slope[:, None, None] * gap, c.mT[..., :, None] - c.mT[..., None, :]
-    power = {"a distance": far[None], "sums of gates": sums}.get(name, far + sums)
+    fallen = -torch.log(1 - slope[:, None, None] * sums.masked_fill(late, 0))
+    powers = {"a distance": far[None], "sums of gates": sums, "a power": fallen}
+    power = powers.get(name, far + sums)
     share = power.masked_fill(late, -torch.inf).exp()
     expected = torch.einsum("bthk,bshk,bhts,bshv->bthv", q_, k_, share, k_)
-    own = [x.requires_grad_() for x in leaves] + [module.slope]
+    own = [x.requires_grad_() for x in leaves] + [rate]
     found = module(*own[:3])
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
     got = torch.autograd.grad(found.sum(), own, allow_unused=True)
