@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import sympy
 
@@ -12,7 +13,8 @@ from archc.elaborate import ops
 from archc.elaborate.binding import declare, force, given_anew
 from archc.elaborate.finish import finish
 from archc.elaborate.heads import node_name
-from archc.elaborate.mentions import exported_by, names_given, walk
+from archc.elaborate.in_order import in_order
+from archc.elaborate.mentions import exported_by, names_given
 from archc.elaborate.scope import Context, Scope
 from archc.elaborate.values import Frame, Lazy, Option, Tensor, Value
 from archc.ir import layer as ir
@@ -37,7 +39,7 @@ def repeat(scope: Scope, stmt: tree.Repeat, define: Define) -> Scope:
             stmt.span,
             helps=["give a name from outside, such as `x`, a new value in the body"],
         )
-    _refuse_late_reads(scope, stmt, carried)
+    stmt = replace(stmt, body=in_order(scope, stmt.body, carried))
     after = scope.child(carried=scope.carried)
     made: dict[str, Value] = {}
 
@@ -60,28 +62,6 @@ def repeat(scope: Scope, stmt: tree.Repeat, define: Define) -> Scope:
             declare(scope, name, stmt.span, passed)
         after.names[given_anew(name) if name in scope.carried else name] = passed
     return after
-
-
-def _refuse_late_reads(scope: Scope, stmt: tree.Repeat, carried: Sequence[str]) -> None:
-    """Refuse a carried name that is read below the statement that gives it anew: the value that
-    came in and the new one would both be a way to read it."""
-    given: dict[str, tree.Stmt] = {}
-    for each in stmt.body:
-        for part in walk(each):
-            if isinstance(part, tree.Name) and part.id in given:
-                raise scope.error(
-                    "E0227",
-                    f"`{part.id}` is read below the line that gives it a new value",
-                    part.span,
-                    "the value that came in, or the new one?",
-                    others=[(given[part.id].span, "given anew here")],
-                    helps=[
-                        "for the new one, give it a name of its own, read that, and carry it on "
-                        f"in the end: `{part.id} = ...`",
-                        "for the one that came in, read it above that line",
-                    ],
-                )
-        given |= {name: each for name in names_given([each]) if name in carried}
 
 
 def stack(

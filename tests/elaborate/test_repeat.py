@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import archc
-from archc.diagnostics import ArchError
 
 MODEL = """
 model Halting(d, L = 3):
@@ -33,21 +32,30 @@ LATE = """
 INNER = """
         repeat 2 as j:
             left = left / 2
+            left = left / 2
         y = y + left * x
+        left = left * 2
 """
 
+LAST = """
+        left = left / 2
+        y = y + left
+        repeat 2 as j:
+            left = left / 2
+"""
 
-def test_above_its_new_value_a_name_is_what_came_in() -> None:
+ANEW = {SUMMED: (1, 0.25, 0.75), LATE: (0.75, 0.25, 0.75), INNER: (0.0625, 0.5, 0.125),
+        LAST: (0.5, 1, 0.125)}  # fmt: skip
+"""What `y` takes `left` by, beside another factor, and what is left, of x = 0.5."""
+
+
+@pytest.mark.parametrize("body", ANEW)
+def test_a_name_is_what_the_lines_above_have_made_of_it(body: str) -> None:
+    """What came in above the line that gives it anew, also the loop inside, and that below."""
     x = torch.full((1, 2, 1), 0.5, dtype=torch.float64)
-    module = archc.parse(MODEL.format(body=SUMMED)).module(dtype=torch.float64, d=1)
+    module = archc.parse(MODEL.format(body=body)).module(dtype=torch.float64, d=1)
     y, left = 0.0, 1.0
+    taken, factor, kept = ANEW[body]
     for _ in range(3):
-        y, left = y + left * 0.25, left * 0.75
+        y, left = y + left * taken * factor, left * kept
     torch.testing.assert_close(module(x), torch.full_like(x, y))
-
-
-@pytest.mark.parametrize("body", [LATE, INNER])
-def test_below_it_is_not_read(body: str) -> None:
-    """It would be what came in, and look like the new value."""
-    with pytest.raises(ArchError, match=r"E0227[\s\S]*`left` is read below the line"):
-        archc.parse(MODEL.format(body=body))

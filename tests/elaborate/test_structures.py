@@ -92,17 +92,6 @@ def test_a_memory_in_a_route_that_nothing_reads() -> None:
     assert archc.parse(UNREAD).module(d=2, D=3, K=2, V=2)
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_a_carried_name_that_is_given_twice_is_told_once(order: int) -> None:
-    """Whichever comes first, the loop or the other statement."""
-    loop = "repeat 2 as m:\n            param v[d]\n            h = h * v"
-    both = ["h = tanh(h * w)", loop][::order]
-    with pytest.raises(ArchError) as refused:
-        archc.parse(LOOPS.format("\n        ".join(both)))
-    assert [each.code for each in refused.value.diagnostics] == ["E0227"]
-    assert "`h` is read below the line that gives it a new value" in str(refused.value)
-
-
 HEADS = """
 layer Heads(d, H, K, E, n = 2):
     input x[d], a[H, K]
