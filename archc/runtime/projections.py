@@ -1,7 +1,7 @@
 """Products of one value with several parameters, whose gradients are one sum that products make."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from archc.runtime.ops import transformed
-from archc.runtime.repeated import PLAIN, learns
+from archc.runtime.repeated import PLAIN, learns, unwatched
 
 
 def products_of(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
@@ -32,27 +32,93 @@ def products_of(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
 
 def each_product(x: Tensor, weights: tuple[Tensor, ...]) -> list[Tensor]:
     """x [..., d] times each weight; those of thin ones are parts of one product."""
-    found: dict[int, Tensor] = {}
     if not x.numel():
         return [times(x, weight) for weight in weights]
-    *lead, d = x.shape
-    rows = x.reshape(-1, d)
+    found, rows = dict[int, Tensor](), x.reshape(-1, x.shape[-1])
     for places in made_together(len(rows), weights):
         chosen = [weights[place] for place in places]
-        if len(chosen) == 1:
-            (weight,) = chosen
-            y = torch.mm(rows, weight.flatten(1)) if weight.dim() > 1 else torch.mv(rows, weight)
-            found[places[0]] = y.view(*lead, *weight.shape[1:])
+        if chosen[0].dim() < 2:
+            found[places[0]] = torch.mv(rows, chosen[0]).view(x.shape[:-1])
             continue
-        side = joined_columns([weight.flatten(1) for weight in chosen])
-        every = torch.mm(rows, side).view(*lead, -1)
-        parts = every.split([columns(weight) for weight in chosen], -1)
-        shaped = (
-            y if w.dim() < 3 else y.unflatten(-1, w.shape[1:])
-            for y, w in zip(parts, chosen, strict=True)
-        )
-        found |= dict(zip(places, shaped, strict=True))
+        made = torch.mm(rows, joined_columns([weight.flatten(1) for weight in chosen]))
+        found |= products_in(made, x, places, weights)
     return [found[place] for place in range(len(weights))]
+
+
+def products_in(
+    made: Tensor, x: Tensor, places: list[int], weights: tuple[Tensor, ...]
+) -> dict[int, Tensor]:
+    """The products of x in that with the weights at these places side by side."""
+    chosen, lead = [weights[place] for place in places], x.shape[:-1]
+    if len(chosen) == 1:
+        return {places[0]: made.view(*lead, *chosen[0].shape[1:])}
+    parts = made.view(*lead, -1).split([columns(weight) for weight in chosen], -1)
+    pairs = zip(places, parts, chosen, strict=True)
+    return {place: y if w.dim() < 3 else y.unflatten(-1, w.shape[1:]) for place, y, w in pairs}
+
+
+def in_turn(make: Callable, x: Tensor, *weights: Tensor) -> Iterator[Tensor]:
+    """What `make(x, *weights)`, `products_of`, makes, one after the other, each let go of as it is
+    taken. Long products are made beside what reads those before them."""
+    if torch.compiler.is_compiling():
+        return iter(make(x, *weights))
+    return arriving(x, weights) if arrive(x, weights) else given_away([*make(x, *weights)])
+
+
+def given_away(made: list[Tensor]) -> Iterator[Tensor]:
+    """Tensors one after the other, which nothing here holds on to."""
+    made.reverse()
+    while made:
+        yield made.pop()
+
+
+LONG = 1 << 35
+"""Multiplications of a product that takes some 0.1 ms on the fastest GPU."""
+
+
+def arrive(x: Tensor, weights: tuple[Tensor, ...]) -> bool:
+    """Whether products are so long that what reads one is to run beside the next: several are, on a
+    GPU, for no gradient, and neither a CUDA graph nor anything else looks on."""
+    rows = math.prod(x.shape[:-1])
+    if not x.is_cuda or sum(rows * weight.numel() >= LONG for weight in weights) < 2:
+        return False
+    if learns((x, *weights)) or any(weight.dim() < 2 for weight in weights):
+        return False
+    if torch.is_autocast_enabled("cuda") or not torch_alone(x, weights):
+        return False
+    return unwatched((x, *weights)) and not torch.cuda.is_current_stream_capturing()
+
+
+def arriving(x: Tensor, weights: tuple[Tensor, ...]) -> Iterator[Tensor]:
+    """`each_product`, each once the stream of now may read it. They are made on another stream: the
+    last programs of a product leave processors to what reads the product before.
+
+    All room is of the stream of now, from before the other begins. It, and what is multiplied, is
+    held until the stream of now has waited for the other, whatever happens before."""
+    here, rows = torch.cuda.current_stream(x.device), x.reshape(-1, x.shape[-1])
+    groups = sorted(made_together(len(rows), weights), key=min)
+    sides = [joined_columns([weights[place].flatten(1) for place in each]) for each in groups]
+    rooms = [rows.new_empty(len(rows), side.shape[1]) for side in sides]
+    found, done, there = dict[int, Tensor](), dict[int, Any](), stream_beside(here)
+    there.wait_stream(here)
+    try:
+        with torch.cuda.stream(there):
+            for places, side in zip(groups, sides, strict=True):
+                room = torch.mm(rows, side, out=rooms.pop(0))
+                done |= dict.fromkeys(places, there.record_event())
+                found |= products_in(room, x, places, weights)
+                del room  # each product goes after its last reader
+        for place in range(len(weights)):
+            here.wait_event(done[place])
+            yield found.pop(place)
+    finally:
+        here.wait_stream(there)
+
+
+@lru_cache(64)
+def stream_beside(here: Any) -> Any:
+    """The stream on which products are made that a stream reads."""
+    return torch.cuda.Stream(here.device)
 
 
 def made_together(rows: int, weights: Sequence[Tensor]) -> list[list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from archc.backends.eager.arrivals import taken_in_turn
 from archc.backends.eager.joint_products import join_products
 from archc.backends.eager.lifetimes import with_deletions
 from archc.backends.eager.memory import Field, blocks_made, in_pages, stream_of
@@ -179,7 +180,7 @@ class Forward:
         kinds = {each: [a.kind for a in graph[each].type.axes] for each in self.scope.values}
         large = [id for id, kind in kinds.items() if {"batch", "stream", "dim"} <= {*kind}]
         names = dict.fromkeys(str(self.scope.values[id].text) for id in large)
-        return with_deletions(lines, after, [*names], COLUMNS - 8)
+        return with_deletions(taken_in_turn(lines, 8), after, [*names], COLUMNS - 8)
 
     def _header(self) -> Writer:
         """The line of the `def`."""

@@ -15,8 +15,8 @@ def with_deletions(
     the last statement reads goes in any case."""
     body = ast.parse("\n".join(lines)).body
     rest = {node.id for node in ast.walk(ast.parse("\n".join(after))) if isinstance(node, ast.Name)}
-    last = {name: place for place, each in enumerate(body) for name in _read(each)}
-    made = {name for each in body for name in _assigned(each)}
+    last = {name: place for place, each in enumerate(body) for name in read_by(each)}
+    made = {name for each in body for name in assigned(each)}
     kept = rest | {name for each in body for name in _captured(each)}
     found, begun = list[str](), 0
     for place, each in enumerate(body[:-1]):
@@ -28,12 +28,12 @@ def with_deletions(
     return [*found, *lines[begun:]]
 
 
-def _read(statement: ast.stmt) -> set[str]:
+def read_by(statement: ast.stmt) -> set[str]:
     """The names that a statement has."""
     return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
 
 
-def _assigned(statement: ast.stmt) -> Iterator[str]:
+def assigned(statement: ast.stmt) -> Iterator[str]:
     """The names that a statement gives values to, whatever happens."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     for target in targets:

@@ -1,5 +1,6 @@
 """Whole layers on a GPU as they are trained: under autocast, with gradient checkpointing, and of
-few and of many tokens, by their kernels beside their eager form in float64.
+few and of many tokens, by their kernels beside their eager form in float64; keeping less, and with
+products on a stream of their own, beside themselves.
 
     python -m pytest -m gpu -n 12 tests/gpu/test_whole.py
 """
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import archc
+from archc.runtime import projections
+from tests.lowering.test_token import PARTLY, PLANE, WIDE
 from tests.specs.cases import SMALL, inputs
 from tests.specs.references.weights import randomise
 from tests.specs.test_continued import first
@@ -48,11 +51,14 @@ def checkpointed(layer: nn.Module, values: dict[str, Tensor]) -> Tensor:
     return first(checkpoint(layer, use_reentrant=False, **values))
 
 
-def built(name: str, tokens: int, backend: str = "auto") -> tuple[nn.Module, dict[str, Tensor]]:
+def built(
+    name: str, tokens: int, backend: str = "auto", **more: int
+) -> tuple[nn.Module, dict[str, Tensor]]:
     """A layer in float64, and its inputs."""
-    spec = archc.load(name, **SMALL[name])
+    sizes = {**SMALL[name], **more}
+    spec = archc.load(name, **sizes)
     exact = randomise(spec.module(dtype=torch.float64, backend=backend), seed=0)
-    values = inputs(spec.layer, SMALL[name], B=2, T=tokens, seed=1)
+    values = inputs(spec.layer, sizes, B=2, T=tokens, seed=1)
     return exact, {op.name: values[op.name] for _, op in spec.layer.inputs if not op.optional}
 
 
@@ -108,3 +114,81 @@ def test_checkpointing(name: str) -> None:
     found, wanted = (on_gpu(exact, values, call) for call in (checkpointed, plainly))
     for made, plain in zip(found, wanted, strict=True):
         assert torch.equal(made, plain)
+
+
+@pytest.mark.parametrize("dim", [60, 100])
+@pytest.mark.parametrize("name", ["attention", "fox", "gated_delta", "gla", "kda", "mlstm"])
+def test_heads_that_fill_no_tile(name: str, dim: int) -> None:
+    """Dims of keys, and those of values where these are a size of their own, of 60 and of 100."""
+    known = archc.load(name, **SMALL[name]).layer.args
+    more = {arg.name: dim for arg in known if arg.name in ("K", "V")}
+    assert more
+    exact, values = built(name, 70, **more)
+    assert off(on_gpu(exact, values, plainly), numbers(exact, values, plainly)) < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        (WIDE, {"d": 3, "H": 2, "K": 5}),
+        (PLANE, {"d": 3, "n": 3, "m": 5}),
+        (PARTLY, {"d": 3, "H": 2, "K": 6, "R": 4}),
+    ],
+)
+@pytest.mark.parametrize("tokens", [1, 15, 63])
+def test_layers_with_odd_chains(text: str, sizes: dict[str, int], tokens: int) -> None:
+    spec = archc.parse(text)
+    exact = randomise(spec.module(**sizes, dtype=torch.float64), seed=0)
+    values = inputs(spec.layer, sizes, B=2, T=tokens, seed=1)
+    assert off(on_gpu(exact, values, plainly), numbers(exact, values, plainly)) < LIMIT
+
+
+def peak_of(layer: nn.Module, x: Tensor) -> tuple[int, list[Tensor]]:
+    """The most bytes that a forward and its gradients have at once, and what they are."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    found = numbers(layer, {"x": x}, plainly)
+    return torch.cuda.max_memory_allocated() - before, found
+
+
+HEADS = {"d": 128, "H": 2, "K": 64, "V": 64}
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("gated_delta", HEADS), ("gla_block", HEADS | {"f": 256})]
+)
+def test_less_is_kept_for_the_same_numbers(name: str, sizes: dict[str, int]) -> None:
+    """To the bit, three times: from the third on calls are done again."""
+    x, spec = torch.randn(2, 2048, 128).cuda(), archc.load(name)
+    plain = randomise(spec.module(**sizes), seed=0).cuda()
+    less = spec.module(**sizes, recompute=True).cuda()
+    less.load_state_dict(plain.state_dict())
+    for _ in range(3):
+        (much, wanted), (little, found) = peak_of(plain, x), peak_of(less, x)
+        assert all(map(torch.equal, found, wanted))
+        assert little < much
+
+
+@pytest.mark.parametrize("name", ["kda", "gated_delta", "gla"])
+def test_products_on_a_stream_of_their_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit what products one after the other are, 200 times, from another stream too, while
+    others take at once what is let go of."""
+    layer = randomise(archc.load(name).module(d=2048, H=16), seed=0).cuda().bfloat16()
+    x, stream = torch.randn(2, 8192, 2048, device="cuda", dtype=torch.bfloat16), torch.cuda.Stream()
+    begun, own = list[int](), projections.arriving
+    with torch.no_grad():
+        with monkeypatch.context() as alone:
+            alone.setattr(projections, "LONG", 1 << 60)
+            wanted = layer(x)
+        monkeypatch.setattr(
+            projections, "arriving", lambda *given: (begun.append(1), own(*given))[1]
+        )
+        torch.cuda.synchronize()
+        for turn in range(200):
+            with torch.cuda.stream(stream if turn % 3 == 2 else torch.cuda.current_stream()):
+                made = layer(x)
+                for _ in range(turn % 5):
+                    torch.full((1 << 25,), float("nan"), device="cuda", dtype=torch.bfloat16)
+                assert torch.equal(made, wanted)
+    assert len(begun) == 200

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import weakref
 from collections import Counter
 from functools import cache
 from typing import Any
@@ -13,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from archc.runtime import projections
-from archc.runtime.projections import made_later, products_of, weighed
+from archc.runtime.projections import arrive, arriving, in_turn, made_later, products_of, weighed
 from archc.runtime.tokens import new_token_op, token_kind
 
 SHAPES = ((4, 3), (4, 2, 5), (4, 2, 1, 3))
@@ -152,6 +154,75 @@ def test_without_gradients_nothing_is_kept() -> None:
         assert all(y.grad_fn is None for y in products_of(x, *weights))
     alone = products_of(x.detach(), *weights)
     assert all(y.grad_fn is not None for y in alone)
+
+
+def test_products_in_turn_are_let_go_of_as_they_are_taken() -> None:
+    x, weights = drawn(2, 3)
+    with torch.no_grad():
+        products, wanted = in_turn(products_of, x, *weights), products_of(x, *weights)
+        for want in wanted:
+            made = next(products)
+            torch.testing.assert_close(made, want)
+            gone = weakref.ref(made)
+            del made
+            assert gone() is None
+        assert next(products, None) is None
+
+
+class Noted:
+    """A stream or an event that notes what is asked of it, as no GPU is here."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, name: str, notes: list[str]):
+        self.name, self.notes = name, notes
+
+    def record_event(self) -> Noted:
+        """What another stream waits for."""
+        self.notes.append(f"{self.name} marks")
+        return Noted(f"mark of {self.name}", self.notes)
+
+    def wait_event(self, event: Noted) -> None:
+        """What comes later on this stream comes behind."""
+        self.notes.append(f"{self.name} waits for {event.name}")
+
+    wait_stream = wait_event
+
+
+def test_products_that_arrive_are_waited_for_whatever_happens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What reads a product comes behind it; where nobody takes the rest, the stream of now waits
+    before anything is let go of."""
+    notes, x = list[str](), torch.randn(2, 300, 16)
+    weights = tuple(torch.randn(16, *sizes) for sizes in ((2, 200), (8,), (300,), (4, 2)))
+    here, there = Noted("here", notes), Noted("there", notes)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: here)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(projections, "stream_beside", lambda _: there)
+
+    def noting(out: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        notes.append(f"product of {b.shape[1]}")
+        return out.copy_(a @ b)
+
+    monkeypatch.setattr(projections.torch, "mm", lambda a, b, out: noting(out, a, b))
+    for made, weight in zip(arriving(x, weights), weights, strict=True):
+        torch.testing.assert_close(made, torch.tensordot(x, weight, 1))
+        notes.append("read")
+    begun = ["there waits for here"]
+    for size in (400, 16, 300):  # thin ones are one, where the first of them stands
+        begun += [f"product of {size}", "there marks"]
+    assert notes == [*begun, *["here waits for mark of there", "read"] * 4, "here waits for there"]
+    notes.clear()
+    products = arriving(x, weights)
+    next(products)
+    del products
+    assert notes == [*begun, "here waits for mark of there", "here waits for there"]
+
+
+def test_on_a_cpu_none_arrive() -> None:
+    x, weight = torch.empty(1, device="meta").expand(1 << 14, 4096), torch.empty(4096, 4096)
+    assert not arrive(x, (weight, weight))
 
 
 class Calls(TorchDispatchMode):

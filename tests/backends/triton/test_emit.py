@@ -103,7 +103,7 @@ def test_token_regions_are_listed_and_called() -> None:
     assert "x_W_gate, x_W_in = products_of(x, self.W_gate, self.W_in)" in text
     assert "swiglu_y_in(x_W_gate, x_W_in)" in text
     assert "y = weighed(1, self.W_out, x_W_gate_x_W_in)" in text
-    assert "= products_of(u, self.W_r, self.W_B, self.W_C)" in text_of("mamba")
+    assert "= in_turn(products_of, u, self.W_r, self.W_B, self.W_C)" in text_of("mamba")
     assert "if by_token_kernels(" in text
 
 
