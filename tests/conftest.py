@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -16,6 +17,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 SPECS = {path.stem for path in (Path(__file__).parents[1] / "specs").glob("*.arch")}
+
+MODELS = {
+    "deepseek_v3", "gemma3", "gpt_oss", "kimi_linear", "mamba2_lm", "qwen3_next", "xlstm",
+}  # fmt: skip
+"""Bundled models of many layers, most of which have a spec of their own: what is tried of every
+spec is tried of them in the slow group, but for kernels. `gpt`, `lfm2` and `lm` stand for them."""
+
+EVERY = 25
+"""Bundled specs among the parameters of a test that is about all of them."""
+
+
+@pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
+def pytest_leave_models(items: list[pytest.Item]) -> None:
+    """Mark what is tried of models as of every spec as slow, before the slow ones are left out."""
+    of_test: dict[str, dict[pytest.Item, str]] = {}
+    for item in items:
+        if spec_in_parameters(item) and "lowering" not in item.path.parts:
+            of_test.setdefault(item.nodeid.partition("[")[0], {})[item] = spec_in_parameters(item)
+    for found in of_test.values():
+        if len({*found.values()}) >= EVERY:
+            for item, spec in found.items():
+                if spec in MODELS:
+                    item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(trylast=True)
@@ -29,11 +53,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def spec_of(item: pytest.Item) -> str:
-    """The bundled spec that a test is about; none where it does not say."""
+    """The bundled spec that a test is about, by its parameters or the first that its function
+    names; none where neither says one."""
+    function = getattr(item, "function", None)
+    named = function.__code__.co_consts if isinstance(function, FunctionType) else ()
+    return spec_in_parameters(item) or first_spec(named)
+
+
+def spec_in_parameters(item: pytest.Item) -> str:
+    """The bundled spec among the parameters of a test; none where there is none."""
     given = getattr(item, "callspec", None)
     values = () if given is None else given.params.values()
-    names = (value.stem if isinstance(value, Path) else value for value in values)
-    return next((name for name in names if isinstance(name, str) and name in SPECS), "")
+    return first_spec(value.stem if isinstance(value, Path) else value for value in values)
+
+
+def first_spec(values: Iterable[object]) -> str:
+    """The first of some values that is the name of a bundled spec."""
+    return next((value for value in values if isinstance(value, str) and value in SPECS), "")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

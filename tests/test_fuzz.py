@@ -35,9 +35,9 @@ def attempt(seed: int) -> bool:
     return accepted
 
 
-def test_a_few_hundred(no_collections: None) -> None:
-    accepted = sum(attempt(seed) for seed in range(300))
-    assert 5 < accepted < 295, "a mixture of specs that mean something and specs that do not"
+def test_some(no_collections: None) -> None:
+    accepted = sum(attempt(seed) for seed in range(150))
+    assert 3 < accepted < 147, "a mixture of specs that mean something and specs that do not"
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import archc
 from archc import side_by_side
 from archc.serving import Pool
 from archc.side_by_side import SideBySide
+from tests.few import few
 
 
 class Products(TorchDispatchMode):
@@ -172,7 +173,7 @@ def test_only_on_a_gpu() -> None:
     assert not copies.known
 
 
-@pytest.mark.parametrize("name", ["lm", "kimi_linear"])
+@pytest.mark.parametrize("name", few(["lm", "kimi_linear"], ["lm"]))
 def test_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`generate` and a pool draw the same tokens with copies, also of parameters that change while
     sequences go on."""

@@ -330,7 +330,6 @@ def segment(node: Node, scope: Scope, value: Named) -> Named:
     tokens = value.to((*((op.reader.name,) if own else ()), op.path, *rest, *matrix))
     length = tokens.shape[1 if own else 0]
     row = _identity(op, tokens.new_zeros(tokens.shape[1:]) if own else tokens)
-    read = torch.arange(length, device=tokens.device).reshape(-1, *[1] * (row.dim() - 1))
     combine = {"sum": torch.add, "product": torch.matmul if matrix else torch.mul}[op.kind]
     rows = []
     for t in range(length):
@@ -338,7 +337,7 @@ def segment(node: Node, scope: Scope, value: Named) -> Named:
         row = _identity(op, tokens[t]) if own else row
         for r in taken:
             token = tokens[t, r] if own else tokens[r]
-            row = torch.where(read < r, combine(row, token), row)
+            row = torch.cat([combine(row[:r], token), row[r:]])
         rows.append(row)
     data = torch.stack(rows) if rows else row[None][:0]
     return Named(data, (op.reader.name, op.read.name, *rest, *matrix))

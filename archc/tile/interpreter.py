@@ -226,7 +226,7 @@ class Interpreter:
             raise WrongProgram(f"{_where(statement)} stores an element of `{buffer.name}` twice")
         tensor = self.tensors[buffer.name]
         values = data.expand(mask.shape)[mask].to(tensor.dtype)
-        tensor[_unravel(at, tensor.shape)] = values
+        tensor.put_(at, values)
         written = self.written[buffer.name]
         mine = self._mine(flat)[mask]
         before, when = written.program[at], written.barriers[at]
@@ -253,10 +253,6 @@ def _where(statement: lang.Statement) -> str:
     """How messages name a statement."""
     what = type(statement.op).__name__.lower()
     return f"the {what} of `{statement.results[0].name}`" if statement.results else f"a {what}"
-
-
-def _unravel(flat: Tensor, shape: Sequence[int]) -> tuple[Tensor, ...]:
-    return tuple(torch.unravel_index(flat, tuple(shape)))
 
 
 # --- ops ----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import archc
 from tests.elaborate.forms import randn, routes
 from tests.elaborate.specs import codes, refusal
+from tests.few import but
 
 LAYERS = """
 layer MLP(d, f = 2 * d):
@@ -88,7 +89,7 @@ def alone(bound: str, weights: dict[str, Tensor]) -> nn.Module:
     return layer
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", but(USES, ["in a stack"]))
 def test_one_set_of_weights(use: str) -> None:
     """Every route gives what the layer alone gives, applied as often with the same weights."""
     bound, uses, formula = USES[use]

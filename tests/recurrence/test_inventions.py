@@ -7,6 +7,7 @@ import pytest
 import archc
 from archc.compile import before_chunks
 from archc.recurrence.chunk.loops import loops
+from tests.few import but, few
 from tests.recurrence.test_random import check_graphs, check_module, check_op, parsed
 from tests.test_law import near, random_inputs
 
@@ -340,7 +341,15 @@ layer Example(H, K):
 }
 
 
-@pytest.mark.parametrize("name", INVENTIONS)
+LARGE = (
+    "a momentum of several keys", "channels that change their sign", "corrections along the values",
+    "matrices in a circle", "rank two and three reads", "values that fade",
+    "what a momentum's memory was", "a solve for keys that are read",
+)  # fmt: skip
+"""Those of which each part is in a smaller one, or in a recurrence of a paper."""
+
+
+@pytest.mark.parametrize("name", but(INVENTIONS, LARGE))
 def test_every_form(name: str) -> None:
     """By the oracle, in float64, for chunks of several lengths; nothing stays a loop. Then the
     emitted code: chunks, steps, both by turns, and packed sequences."""
@@ -351,10 +360,11 @@ def test_every_form(name: str) -> None:
     check_op(INVENTIONS[name])
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["a memory of errors", "values that fade", "rank two and three reads", "matrices in a circle"],
-)
+IN_PARTS = ("a memory of errors", "values that fade", "rank two and three reads",
+            "matrices in a circle")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", few(IN_PARTS, ["a memory of errors"]))
 def test_a_sequence_in_parts(name: str) -> None:
     """By the composition law."""
     spec = archc.parse(INVENTIONS[name])

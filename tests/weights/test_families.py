@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 import archc
 from archc.diagnostics import ArchError
 from archc.weights import files
+from tests.few import but
 from tests.specs.references import apart, families
 
 HERE, APART = (
@@ -155,7 +156,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", OTHERS)
+@pytest.mark.parametrize("case", but(OTHERS, ["deepseek_v3, one scale", "gpt_oss"]))
 def test_positions_for_longer_texts_of_others(case: str, tmp_path: Path) -> None:
     """There and back as transformers has them; greedy tokens are the same."""
     spec = case.partition(",")[0]

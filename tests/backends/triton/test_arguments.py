@@ -12,15 +12,14 @@ import archc
 from archc.compile import programs_of
 from archc.runtime.steps import check_dense, dense_rows
 from archc.runtime.tokens import in_rows
+from tests.few import few
 
 MOST = 48
 SPECS = sorted(path.stem for path in (Path(__file__).parents[3] / "specs").glob("*.arch"))
-LARGEST = ("fox", "mlstm", "mom", "nsa", "rwkv7", "slstm", "xlstm")
+LARGEST = ("fox", "mom", "nsa", "slstm")
 
 
-@pytest.mark.parametrize(
-    "spec", [pytest.param(s, marks=() if s in LARGEST else pytest.mark.slow) for s in SPECS]
-)
+@pytest.mark.parametrize("spec", few(SPECS, LARGEST))
 def test_no_kernel_has_more_arguments_than_a_reader_takes_in(spec: str) -> None:
     for name, program in programs_of(archc.load(spec).layer).items():
         strides = sum(len(buffer.steps) for buffer in program.buffers)

@@ -17,6 +17,7 @@ from archc import compile
 from archc.algebra import cut
 from archc.compile import file_of, function_of, in_kernels, lowered, with_chunks
 from tests.backends.triton.texts import layer_text
+from tests.few import few
 
 
 def text_of(spec: str, backend: str = "triton") -> str:
@@ -135,11 +136,13 @@ def test_the_eager_file_has_none_of_it() -> None:
     assert "triton" not in text_of("gla", "eager")
 
 
-@pytest.mark.parametrize("spec", ["gla", "rwkv7", "gated_delta_product", "mamba"])
+@pytest.mark.parametrize(
+    "spec", few(["gla", "rwkv7", "gated_delta_product", "mamba"], ["gla", "mamba"])
+)
 def test_files_are_readable_and_always_the_same(spec: str) -> None:
     layer = lowered(archc.load(spec).layer)
     text = layer_text(layer)
-    assert text == layer_text(layer)
+    assert text == layer_text.__wrapped__(layer)
     assert not [line for line in text.split("\n") if len(line) > 100]
     assert "((row +" not in text and "((row -" not in text
     rules = ["check", "--isolated", "--select", "E,F", "--line-length", "100", "-"]
@@ -259,7 +262,7 @@ def read_after(function: ast.FunctionDef, name: str, line: int) -> bool:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("spec", ["kda", "gla"])
+@pytest.mark.parametrize("spec", few(["kda", "gla"], ["gla"]))
 def test_memory_of_intermediates_is_given_back(spec: str) -> None:
     """What no later launch reads is let go of before the next results have their room."""
     tree = ast.parse(function_of(cut.op(with_chunks(archc.load(spec).layer)), "alone", "triton"))

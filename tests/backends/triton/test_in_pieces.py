@@ -11,11 +11,11 @@ from tests.backends.triton.processes import printed
 
 LIMIT = 1e-4
 
-QUICK = ("fox", "gla", "lfm2", "mla")
+QUICK = ("fox", "gla", "mla")
 SLOW = (
     "alibi", "attention", "capped_attention", "cross_attention", "delta", "dsa", "gated_delta",
-    "gated_delta_product", "gemma3", "gla_block", "kda", "kimi_linear", "linear_attention", "lm",
-    "lstm", "mamba", "mamba2", "mesa", "mhc", "mlstm", "moe", "mom", "nsa", "path_fox",
+    "gated_delta_product", "gemma3", "gla_block", "kda", "kimi_linear", "lfm2", "linear_attention",
+    "lm", "lstm", "mamba", "mamba2", "mesa", "mhc", "mlstm", "moe", "mom", "nsa", "path_fox",
     "qwen3_next", "rwkv7", "slstm", "ssm", "swiglu", "transformer", "window_attention", "xlstm",
 )  # fmt: skip
 

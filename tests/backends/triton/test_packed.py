@@ -12,6 +12,7 @@ import archc
 from archc.compile import in_kernels, lowered
 from tests.backends.triton.processes import printed
 from tests.backends.triton.texts import layer_text
+from tests.few import few
 
 pytest.importorskip("triton")
 
@@ -56,7 +57,7 @@ def test_memories_of_the_tokens_that_chose_them() -> None:
     assert not wrong("mom 4 150,128")
 
 
-@pytest.mark.parametrize("spec", ["kda", "mlstm"])
+@pytest.mark.parametrize("spec", few(["kda", "mlstm"], ["mlstm"]))
 def test_packed_sequences_need_one_run(spec: str) -> None:
     """Kernels know all borders, and so do the lines of PyTorch between them."""
     text = layer_text(lowered(archc.load(spec).layer), in_kernels)

@@ -62,7 +62,12 @@ def test_rows_of_pools_of_states() -> None:
 
 def test_a_system_that_is_solved_by_columns() -> None:
     """The kernel of Gluon, written for Triton: the lines, and where they stand."""
-    assert not wrong(errors("columns mesa 1 4", "columns mesa 1 20"))
+    assert not wrong(errors("columns mesa 1 20"))
+
+
+@pytest.mark.slow
+def test_a_small_system_that_is_solved_by_columns() -> None:
+    assert not wrong(errors("columns mesa 1 4"))
 
 
 def test_a_cell_that_is_spread_over_a_gpu_of_one_program() -> None:
