@@ -116,9 +116,9 @@ def _in_bracket(
 ) -> list[str]:
     """`before(`, which ends with a bracket, what is in it, and `)after`: behind the bracket, or
     further in where that takes fewer lines."""
-    behind = _filled(before, pieces(body), after, " " * len(before), columns, indent)
-    inner = lead + indent
-    deeper = [before, *_filled(inner, pieces(body), after, inner, columns, indent)]
+    parts, inner = pieces(body), lead + indent
+    behind = _filled(before, parts, after, " " * len(before), columns, indent)
+    deeper = [before, *_filled(inner, parts, after, inner, columns, indent)]
     return min(behind, deeper, key=lambda lines: _cost(lines, columns))
 
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import networkx as nx
 
 from archc.diagnostics import InternalError
-from archc.dims import Axis
+from archc.dims import Axis, free_symbols
 from archc.limits import AXES, NODES, over_budget
 from archc.source import Span
 
@@ -38,6 +38,11 @@ class Type:
     def names(self) -> tuple[str, ...]:
         """Names of the axes, in order."""
         return tuple(axis.name for axis in self.axes)
+
+    @cached_property
+    def symbols(self) -> frozenset[Any]:
+        """The sizes and options that the sizes of the axes name."""
+        return frozenset().union(*(free_symbols(axis.size) for axis in self.axes))
 
     def axis(self, name: str) -> Axis:
         """The axis of that name; KeyError if there is none."""

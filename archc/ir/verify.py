@@ -325,7 +325,7 @@ def every_node(graph: Graph) -> Iterator[Node]:
 def _symbols(node: Node) -> set[sympy.Basic]:
     """The sizes and options that a node's axes and numbers speak of."""
     op = node.op
-    numbers: list[Any] = [axis.size for axis in node.type.axes]
+    numbers: list[Any] = []
     if isinstance(op, ir.Constant):
         numbers.append(op.value)
     elif isinstance(op, ir.Noise):
@@ -338,10 +338,7 @@ def _symbols(node: Node) -> set[sympy.Basic]:
         numbers.append(op.iterations)
     elif isinstance(op, ir.Call):
         numbers += [size for _, size in op.sizes]
-    found = set[sympy.Basic]()
-    for number in numbers:
-        found |= {number} if isinstance(number, sympy.Symbol) else number.free_symbols
-    return found
+    return {*node.type.symbols}.union(*(number.free_symbols for number in numbers))
 
 
 def _results(owner: Any) -> Iterable[str]:

@@ -6,50 +6,70 @@ Triton says so when a kernel is launched, on the user's GPU; this says so when i
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from archc.diagnostics import InternalError
+
+
+@dataclass
+class LineNames:
+    """A statement: the names that it reads, those that it makes, and the blocks in it."""
+
+    reads: set[str] = field(default_factory=set)
+    makes: set[str] = field(default_factory=set)
+    blocks: list[list[LineNames]] = field(default_factory=list)
+
+    def every(self) -> Iterator[str]:
+        """The names that it makes, with those in its blocks."""
+        yield from self.makes
+        for block in self.blocks:
+            for line in block:
+                yield from line.every()
 
 
 def in_order(name: str, lines: tuple[str, ...]) -> tuple[str, ...]:
     """The lines of the body of a kernel. Raises InternalError if one reads a name before it is
     made."""
-    body = ast.parse("\n".join(["def kernel():", "    pass", *lines])).body
-    assert isinstance(body[0], ast.FunctionDef)
-    every = {_name(node, ast.Store) for node in ast.walk(body[0])} - {""}
-    early = _early(body[0].body, every, set())
+    (kernel,) = ast.parse("\n".join(["def kernel():", "    pass", *lines])).body
+    assert isinstance(kernel, ast.FunctionDef)
+    body = [_names_of(statement) for statement in kernel.body]
+    early = _early(body, {each for line in body for each in line.every()}, set())
     if early:
         raise InternalError(f"kernel `{name}` reads `{early}` before it is made")
     return lines
 
 
-def _name(node: ast.AST, how: type[ast.expr_context]) -> str:
-    """The name that a node reads, or makes, if it does."""
-    return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, how) else ""
-
-
-def _own(statement: ast.stmt) -> list[ast.AST]:
-    """The nodes of a statement, but for those of statements in it."""
-    found: list[ast.AST] = [statement]
-    for node in found:  # which grows
-        found += (each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.stmt))
+def _names_of(statement: ast.stmt) -> LineNames:
+    """A statement with its names."""
+    found, waiting = LineNames(), list[ast.AST]([statement])
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Name):
+            if not isinstance(node.ctx, ast.Del):
+                (found.reads if isinstance(node.ctx, ast.Load) else found.makes).add(node.id)
+            continue
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+                found.blocks.append([_names_of(each) for each in value])
+            elif isinstance(value, list):
+                waiting += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST):
+                waiting.append(value)
+    if isinstance(statement, ast.AugAssign):  # x += y reads x
+        found.reads |= found.makes
     return found
 
 
-def _early(block: Sequence[ast.stmt], every: set[str], made: set[str]) -> str:
+def _early(block: Sequence[LineNames], every: set[str], made: set[str]) -> str:
     """The first name of `every` that a block reads before it is among those `made`, to which it
     adds its own; either way of a branch makes what it makes."""
-    for statement in block:
-        own = _own(statement)
-        read = sorted({_name(node, ast.Load) for node in own} & every - made)
-        makes = {_name(node, ast.Store) for node in own}
-        if isinstance(statement, ast.AugAssign):  # x += y reads x
-            read += sorted(makes & every - made)
-        if read:
-            return read[0]
-        made |= makes
-        for inner in ("body", "orelse"):
-            found = _early(getattr(statement, inner, []), every, made)
-            if found:
+    for line in block:
+        if read := line.reads & every - made:
+            return min(read)
+        made |= line.makes
+        for inner in line.blocks:
+            if found := _early(inner, every, made):
                 return found
     return ""
