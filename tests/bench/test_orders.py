@@ -67,6 +67,7 @@ def test_what_changes_a_job_makes_it_anew(
     assert order.place(tmp_path) != before
 
 
+@pytest.mark.slow
 def test_side_by_side_and_as_written(order: Order, tmp_path: Path) -> None:
     fused = replace(order, asked=replace(ASKED, fused=True, packed=2))
     said: list[str] = []

@@ -19,6 +19,7 @@ from archc.verify.fold_numbers import fold_checks, tree_checks
 from archc.verify.fold_trial import FoldTrial
 from tests.attention.cases import pair_of
 from tests.attention.test_folds import SCORES
+from tests.few import slow
 
 DOT = "q_tᵀ k_s / √K"
 
@@ -63,7 +64,9 @@ def test_a_wrong_program_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert values.error() > values.limit and gradients.error() > gradients.limit
 
 
-@pytest.mark.parametrize(("spec", "names"), [("dsa", ("o",)), ("nsa", ("o_cmp", "o_slc", "o_win"))])
+@pytest.mark.parametrize(
+    ("spec", "names"), [slow(("dsa", ("o",))), ("nsa", ("o_cmp", "o_slc", "o_win"))]
+)
 def test_numbers_of_what_readers_choose(spec: str, names: tuple[str, ...]) -> None:
     """Of chosen tokens, of chosen blocks, and of blocks of tokens; off where a program is told
     other lists than the mask has."""

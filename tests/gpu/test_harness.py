@@ -132,6 +132,7 @@ ALIKE = Case(
 """Keys that are much alike, and little that is forgotten: bfloat16 is short for corrections."""
 
 
+@pytest.mark.slow
 def test_limits_of_corrections_are_what_rounding_costs() -> None:
     """Of values that are not alike it costs less than the limits. Afterwards nothing rounds."""
 
@@ -151,6 +152,10 @@ def test_limits_of_corrections_are_what_rounding_costs() -> None:
 def test_limits_are_raised_a_little() -> None:
     assert raised(0.005, 0.003) == 0.005 and raised(0.005, 0.006) == 0.0075
     assert raised(0.005, 1.0) == 0.02
+
+
+@pytest.mark.slow
+def test_what_solves() -> None:
     assert solves(memories("rwkv7")[0]) and solves(memories("mesa")[0])
     assert not solves(memories("gla")[0])
 

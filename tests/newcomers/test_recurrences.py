@@ -247,6 +247,7 @@ def test_a_weight_for_each_level_of_a_tree() -> None:
     held("log_linear_states", reference, X, d=4, H=2, K=3, V=2, L=4)
 
 
+@pytest.mark.slow
 def test_a_step_on_the_latest_tokens_at_once() -> None:
     """The matrix that the state is multiplied by is itself a sum, over tokens of a window."""
 
@@ -269,6 +270,7 @@ def test_a_step_on_the_latest_tokens_at_once() -> None:
     held("omega_rule", reference, X, d=4, H=2, K=3, V=2)
 
 
+@pytest.mark.slow
 def test_a_memory_with_momentum() -> None:
     """A surprise that lasts is written to a memory that forgets: both are one system in a chunk."""
 
@@ -390,6 +392,7 @@ def test_a_cell_that_weighs_its_input_itself() -> None:
     held("gru", reference, X, d=4, N=3)
 
 
+@pytest.mark.slow
 def test_complex_states_that_are_turned() -> None:
     """Beside numbers that torch knows to be complex."""
 

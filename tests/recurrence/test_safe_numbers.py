@@ -142,7 +142,17 @@ def check(case: Case, tokens: int, report: dict[str, float] | None = None) -> No
     assert max(report.values()) < NEAR, report
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.spec)
+ALIKE = ("gated_delta", "gated_delta_product")
+"""Memories whose gates others have with all that these have."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.spec, marks=[pytest.mark.slow] * (case.spec in ALIKE))
+        for case in CASES
+    ],
+)
 def test_float32_in_chunks_is_near_the_loop_in_float64(case: Case) -> None:
     check(case, 700)
 

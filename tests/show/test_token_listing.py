@@ -13,6 +13,7 @@ import archc
 from archc import side_by_side
 from archc.show.token_listing import as_text
 from archc.side_by_side import SideBySide
+from tests.few import but
 
 KDA = """KDA: a token of each sequence in generation, 10 launches on a GPU
   before   7  q; k; v; W_f_up; log_alpha; W_q W_k W_v W_f_down W_beta W_g_down side by side; W_g_up
@@ -37,7 +38,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", but(SIZES, ["kda"]))
 def test_products_are_as_many(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "pays", lambda model: True)
     count = 0

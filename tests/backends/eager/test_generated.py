@@ -105,7 +105,7 @@ def test_a_chunked_form_reads_as_written_by_hand(name: str):
 
 @pytest.mark.parametrize(
     "name",
-    ["gla", "transformer", *(pytest.param(n, marks=pytest.mark.slow) for n in ALONE[1::2])],
+    ["gla", *(pytest.param(n, marks=pytest.mark.slow) for n in ("transformer", *ALONE[1::2]))],
 )
 def test_runs_and_checks_itself_without_archc(name: str, tmp_path: Path):
     path = tmp_path / "layer.py"

@@ -35,9 +35,8 @@ def test_layers_of_a_kind_each_by_kernels() -> None:
     tokens leave the kernel. With dropout: what PyTorch makes of the factors of the same seeds; the
     same again with one seed of torch, checkpointed, in one graph; nothing dropped outside of
     training."""
-    own = [OWN / f"{name}.arch" for name in ("compared", "halves", "longer", "residual", "streams")]
-    names = [LEARNED, *own, "moe"]
-    batches = ["tokens swiglu 5 4", *(f"tokens {name} 5 4" for name in names)]
+    own = [OWN / f"{name}.arch" for name in ("compared", "halves", "streams")]
+    batches = [f"tokens {name} 5 4" for name in (LEARNED, *own, "moe")]
     dropped = [f"tokens {DROPPED} 5 4", f"packed {DROPPED} 4", f"drawn {DROPPED} 5 4"]
     found = errors(*batches, f"packed {OWN / 'chained.arch'} 4", *dropped)
     other = next(name for name in found if name.endswith(": other"))
@@ -69,7 +68,8 @@ def test_a_past_that_several_programs_read_is_not_written_over() -> None:
 def test_layers_by_kernels() -> None:
     """Short convolutions with their past, gates, gated norms, rotations, shifts of tokens. What is
     chunked has no second gradient, so these are of few tokens."""
-    few = [f"tokens {spec} 5 4" for spec in ("rwkv7", "mla")]
+    others = ("rwkv7", "mla", "swiglu", OWN / "longer.arch", OWN / "residual.arch")
+    few = [f"tokens {spec} 5 4" for spec in others]
     assert not wrong(errors("tokens kda 9 4", *few, "tokens delta 1 4"))
 
 
