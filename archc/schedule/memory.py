@@ -232,6 +232,8 @@ class Tiles:
         """Bytes of the operands of the largest product, and of what a walk loads ahead."""
         ahead = self.ahead
         largest = self._across(ahead) if self._is_exact else self._operands(ahead)
+        if not self._is_exact and self.program.rows > GROUP and self.program.recurrence is None:
+            largest = max(largest, self._staying())
         inside = max(map(self._inside, self.special), default=0)
         inside += sum(map(self._solving, self.special))
         steps = [self.program.steps[key] for key in ahead]
@@ -262,6 +264,21 @@ class Tiles:
             for place in range(first, last + 1):
                 own[place] += area
         return 2 * WIDE * max(own, default=0)
+
+    def _staying(self) -> int:
+        """Bytes of operands from their first product to their last, where these are most: of tall
+        tiles those that several products read stay in shared memory, loaded or made."""
+        found: dict[Key, tuple[int, int, int]] = {}
+        for place, step in enumerate(self.products):
+            share = max(map(self._share, step.operands))
+            for key in (source for each in step.operands for source in self._sources(each)):
+                first, _, area = found.get(key, (place, place, 0))
+                found[key] = first, place, max(area, self._area(key) // share)
+        at_once = (
+            sum(area for first, last, area in found.values() if first <= place <= last)
+            for place in range(len(self.products))
+        )
+        return self.setting.data * max(at_once, default=0)
 
     def _is_loaded(self, key: Key) -> bool:
         steps = (self.program.steps.get(each) for each in self._sources(key))
