@@ -197,6 +197,24 @@ def test_a_step_for_each_channel_of_the_value() -> None:
     held("learned_step", reference, X, d=4, H=2, K=3, V=2)
 
 
+def test_a_memory_that_falls_back_to_a_learned_one() -> None:
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x, prior = inputs["x"], p["P"]
+        q, k, f = (heads(x, p[name]) for name in ("W_q", "W_k", "W_a"))
+        k, f, v, b = unit(k), f.sigmoid(), heads(x, p["W_v"]), (x @ p["W_b"]).sigmoid()
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            state = prior + f[:, t, ..., None] * (state - prior)
+            error = v[:, t] - torch.einsum("bhkv,bhk->bhv", state, k[:, t])
+            write = b[:, t, :, None] * k[:, t]
+            state = state + write[..., None] * error[:, :, None]
+            return state, torch.einsum("bhkv,bhk->bhv", state, q[:, t])
+
+        return back(loop(prior.expand(2, -1, -1, -1), 9, step), p["W_o"])
+
+    held("prior_memory", reference, {"x": [2, 9, 4]}, d=4, H=2, K=3, V=2)
+
+
 def test_a_vector_that_is_reflected() -> None:
     """Two corrections a token of a vector, which is no larger than what is written to it."""
 

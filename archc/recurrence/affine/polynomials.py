@@ -20,7 +20,7 @@ from archc.ir.graph import Node
 from archc.recurrence.affine.atoms import Table, TooLong, bounded, total
 from archc.recurrence.analysis.degree import CONSTANT, LINEAR, Degree, before, updates
 
-ONE = sympy.Integer(1)
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 MAX_POWER = 4
 """Whole powers up to this one are products."""
@@ -57,6 +57,25 @@ class Reading:
         self.broken: dict[int, str] = {}
         self.found: sympy.Expr | None = None
         self.others, self.wholes = self._others()
+        self.rests = self._rests()
+
+    def _rests(self) -> sympy.Expr:
+        """The value that everything adds to the component's only state, as one written by how far
+        it is from there: versions are, too."""
+        before = [id for id in self.old if id in self.degrees and self.old[id] in self.own]
+        if len(before) != 1:
+            return ZERO
+        users = [self.body[id] for id in self.body.users(before[0])]
+        others = {o for user in users for o in user.operands} - {*before}
+        sums = all(isinstance(u.op, ir.Elementwise) and u.op.fn == "add" for u in users)
+        if not sums or len(others) != 1 or not isinstance(self.body[min(others)].op, ir.Input):
+            return ZERO
+        return self.constant(min(others))
+
+    def at_rest(self, value: sympy.Expr) -> sympy.Expr:
+        """What a value has of that."""
+        terms = sympy.Add.make_args(value)
+        return self.rests if self.rests != 0 and self.rests in terms else ZERO
 
     def _others(self) -> tuple[frozenset[int], frozenset[int]]:
         """Nodes that depend on a state of another component, and those that nothing of it is summed
@@ -232,7 +251,15 @@ class Reading:
 
     def known(self, value: sympy.Expr) -> sympy.Expr:
         """The version that a value is, if it is one; else the value."""
-        return self.version(self.versions[value]) if value in self.versions else value
+        if value in self.versions:
+            return self.version(self.versions[value])
+        rest = self.at_rest(value)
+        form = self._total([value, -rest])
+        return (
+            self._total([self.version(self.versions[form]), rest])
+            if form in self.versions
+            else value
+        )
 
     def where(self, condition: sympy.Expr, a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
         """A choice between values that may be linear: a sum, each times 1 where it is chosen."""
@@ -283,7 +310,8 @@ class Reading:
         declared = self.axes[min(self.own)]
         pairs = list(zip(here, declared, strict=True))
         back = {axis.name: own for axis, own in pairs}
-        self.found = self.table.rename(value, back)
+        found = self.table.rename(value, back)
+        self.found = self._total([found, -self.at_rest(found)])
         if self.found in self.versions:  # cannot be: what is known has its version's symbol
             self.found = None
         return self.version(len(self.versions) + 1)

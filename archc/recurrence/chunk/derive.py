@@ -59,6 +59,7 @@ from archc.recurrence.chunk.lift import Lifted, StateNeeded
 from archc.recurrence.chunk.linked_matrices import LinkedForm, TokenLink
 from archc.recurrence.chunk.matrix import MatrixForm, TokenStep, TokenTerm
 from archc.recurrence.chunk.merged_sides import at_most, sides_of
+from archc.recurrence.chunk.resting import derived_from_rest
 from archc.recurrence.chunk.scan import Carried, diagonal
 from archc.recurrence.chunk.stepwise import stepwise
 from archc.recurrence.chunk.tropical import (
@@ -82,12 +83,14 @@ def derive(
     initial: Mapping[str, Interval],
     usual: Mapping[str, Number] = MappingProxyType({}),
 ) -> Derived:
-    """The chunked form of a Recurrence, its results `wanted` along the stream.
+    """The chunked form of a Recurrence, its results `wanted` along the stream. `captures` are the
+    types that its captures have outside, `known` the intervals in which they lie, `initial` those
+    of the states' initial values in the spec, `usual` sizes by default."""
 
-    `captures` are the types that its captures have outside, `known` the intervals in which they
-    lie, `initial` those of the states' initial values in the spec, `usual` sizes by default.
-    """
-    return Derivation(recurrence, captures, known, wanted, initial, usual).run()
+    def derived(each: ir.Recurrence) -> Derived:
+        return Derivation(each, captures, known, wanted, initial, usual).run()
+
+    return derived_from_rest(recurrence, captures, derived) or derived(recurrence)
 
 
 class Derivation:
