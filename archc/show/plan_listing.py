@@ -22,6 +22,7 @@ from archc.ir.text import op_text
 from archc.lowering.grid_steps import PAIR, over_grid
 from archc.lowering.values import Refusal
 from archc.recurrence.chunk.loops import named as quoted
+from archc.runtime.replayed import SEGMENT_TOKENS
 from archc.runtime.steps import grid_way, step_fits
 from archc.schedule.cost import Cost
 from archc.schedule.decisions import (
@@ -411,12 +412,19 @@ def _why(decision: Decision) -> dict[str, Any]:
     return {"rule": decision.rule, "about": list(decision.about), "text": str(decision)}
 
 
+def a_loop() -> str:
+    """In words, how PyTorch goes over the tokens."""
+    if not SEGMENT_TOKENS:
+        return "a loop in PyTorch"
+    return f"a loop in PyTorch, up to {SEGMENT_TOKENS} of them a CUDA graph"
+
+
 def instead_of(kernel: Kernel, plan: Planned) -> str:
     """In words, what is done in place of a kernel that has no room."""
     made, setting = over_grid(kernel), plan.setting
     if isinstance(made, Refusal) or made.spread is None:
         reason = made.reason if isinstance(made, Refusal) else "it is not spread"
-        return f"its tokens are a loop in PyTorch: {reason}"
+        return f"its tokens are {a_loop()}: {reason}"
     values, *axes = (size for _, size in made.spread.exchange.axes)
     own = {str(name): evaluate(symbol, setting.sizes) for name, symbol in made.sizes.items()}
     own["B"] = setting.sizes["batch"]
@@ -429,7 +437,7 @@ def instead_of(kernel: Kernel, plan: Planned) -> str:
     way = grid_way(batch, count, dim, products, width, processors)
     if way is None:
         return (
-            f"its tokens are a loop in PyTorch, as {products} x {dim:,} x {dim:,} weights do not"
+            f"its tokens are {a_loop()}, as {products} x {dim:,} x {dim:,} weights do not"
             f" fit into the shared memory of {processors} processors"
         )
     rows, part, *_ = way

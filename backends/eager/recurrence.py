@@ -216,16 +216,20 @@ class RecurrenceFunction:
 
     def _decorate(self, writer: Writer) -> None:
         """The line that switches autocast off; of tokens it says what torch.export has to know."""
-        if self.letter != "t" or self.op.reverse:
-            writer.line("@without_autocast")
-            return
         values = self.values.items()
         along = {n: v.layout.index(self.stream) for n, v in values if n in self.tokens}
         places = tuple(self._layout(name).index(self.stream) for name in self.results)
         other = [f"{places}"] * (not {*places} <= {1})
         dims = [f"{self.arguments[name]}={dim}" for name, dim in along.items()]
         states = quoted(" ".join(self.states.values()))
-        writer.call("@over_tokens(", [states, *other, *dims], ")")
+        if self.letter != "t" or self.op.reverse:
+            writer.line("@without_autocast")
+        else:
+            writer.call("@over_tokens(", [states, *other, *dims], ")")
+        kernels = self.scope.file.by_steps is not None
+        if kernels and self.letter == "t" and self.op.chunked is None and self.tokens:
+            back = [*(other or ["()"]), "True"] if self.op.reverse else other
+            writer.call("@replayed(", [states, *back, *dims], ")")
 
     def check_packed(self, writer: Writer, title: str) -> None:
         """The lines that refuse what cannot be borders of packed sequences."""

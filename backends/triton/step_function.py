@@ -163,11 +163,13 @@ class StepFunction(Again):
 
     def in_a_graph(self) -> str:
         """Whether torch compiles for any number of tokens; "" where there is no op for that."""
-        if self.training is None:
-            return ""
+        return "" if self.training is None else f"in_a_graph({self._count()})"
+
+    def _count(self) -> str:
+        """How many tokens there are, as an expression."""
         first = self.recurrence.tokens[0]
         place = self.recurrence.values[first].layout.index(self.stream.name)
-        return f"in_a_graph({self.recurrence.arguments[first]}.shape[{place}])"
+        return f"{self.recurrence.arguments[first]}.shape[{place}]"
 
     def write_training(self, writer: Writer) -> None:
         """The lines for what learns, if kernels walk its tokens too: where a program has room."""
@@ -175,7 +177,8 @@ class StepFunction(Again):
             return
         ops, names = self.training.ops, self.training.inputs
         tensors = ", ".join(names[n] for n in ops.forward.inputs)
-        with writer.block(f"if {self.in_a_graph()} or {ops.forward.name}_fits({tensors}):"):
+        fits = f"{ops.forward.name}_fits({tensors}) or by_graphs({self._count()}, {tensors})"
+        with writer.block(f"if {self.in_a_graph()} or {fits}:"):
             count = len(self.training.outputs)
             self._spans(writer, f"{ops.name}({', '.join(ops.given)})[:{count}]")
             writer.call(f"return {ops.name}(", ops.given, f")[:{count}]")
