@@ -4,6 +4,7 @@ subject.py    a spec's memory at one shape, written into a folder with its oracl
               operations that no form of it can do without
 orders.py     the jobs of what was asked for, each made once, several side by side
 job.py        the data that a process which measures is given
+folders.py    what runs share in a folder that is kept, and what each has for itself
 processes.py  which processes run, one after the other or side by side
 workers.py    how processes are started, waited for and stopped
 worker.py     such a process: first calls, compiling ahead, or the measuring

@@ -82,9 +82,11 @@ class Job:
     label: str = ""
     packed: int = 0
 
-    def write(self, name: str = "job.json") -> Path:
-        """Its file in its folder."""
-        path = Path(self.folder) / name
+    def write(self, name: str = "job.json", run: Path | None = None) -> Path:
+        """Its file in its folder, or in one of its own in that of a `run`."""
+        folder = Path(self.folder)
+        path = (folder if run is None else run / folder.name) / name
+        path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
         return path
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import archc.backends
 import archc.specs
+from archc.bench.folders import alone, own
 from archc.bench.job import TOKEN, Job
 from archc.bench.layer_token import one_token
 from archc.bench.subject import PARTS, Request, subject
@@ -61,13 +62,18 @@ class Order:
 
     def job(self, folder: Path) -> Job:
         """Its job, made if it was not. Raises as `subject` does."""
+        with alone(self.place(folder) if self.whole else self.texts(folder)):
+            return self._made(folder) if self.made(folder) else self._make(folder)
+
+    def _made(self, folder: Path) -> Job:
+        place, asked = self.place(folder), self.asked
+        return replace(
+            Job.read(place / "made.json"), folder=str(place), seconds=asked.seconds,
+            against=asked.against, peers=asked.peers,
+        )  # fmt: skip
+
+    def _make(self, folder: Path) -> Job:
         place = self.place(folder)
-        if self.made(folder):
-            made, asked = Job.read(place / "made.json"), self.asked
-            return replace(
-                made, folder=str(place), seconds=asked.seconds, against=asked.against,
-                peers=asked.peers,
-            )  # fmt: skip
         if self.whole:
             make = one_token if TOKEN in self.asked.what else whole
             made = make(self.spec, self.shape, self.asked, place)
@@ -122,11 +128,12 @@ def make(orders: Iterable[Order], folder: Path, say: Callable[[str], None], core
     if len(missing) < 2 or cores < 2:
         return
     say(f"compiling {len(missing)} specs")
-    paths = [order.place(folder).with_suffix(".order.json") for order in missing]
-    for path, order in zip(paths, missing, strict=True):
-        order.write(path)
-    workers = Workers(folder, "archc.bench.orders", folder / "cache")
-    workers.side_by_side([("make", path, folder) for path in paths], cores, MAKING)
+    with own(folder) as run:
+        paths = [run / f"{order.place(folder).name}.order.json" for order in missing]
+        for path, order in zip(paths, missing, strict=True):
+            order.write(path)
+        workers = Workers(run, "archc.bench.orders", folder / "cache")
+        workers.side_by_side([("make", path, folder) for path in paths], cores, MAKING)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from archc.bench.folders import own
 from archc.bench.job import (
     BACKWARD,
     COMPILED,
@@ -73,15 +74,22 @@ def measure(
 ) -> Iterator[Outcome]:
     """Run all that the jobs ask for; the outcome of each as it comes, in their order. A process
     that fails becomes a row that says so."""
+    with own(folder) as place:
+        run = _Processes(place, "archc.bench.worker", None if first_calls else folder / "cache")
+        yield from _measured(jobs, run, say, limits, first_calls)
+
+
+def _measured(
+    jobs: Sequence[Job], run: _Processes, say: Say, limits: Limits, first_calls: bool
+) -> Iterator[Outcome]:
     found = [Outcome(job) for job in jobs]
-    paths = [job.write() for job in jobs]
-    run = _Processes(folder, "archc.bench.worker", None if first_calls else folder / "cache")
+    paths = [job.write(run=run.folder) for job in jobs]
     if first_calls:
         for kind in ("cold", "warm"):
             say(f"first calls, {kind}")
             for outcome, made in zip(found, run.first(paths, limits.first), strict=True):
                 _note_first(outcome, kind, made)
-    peers = [(job, job.write(), name) for job in jobs for name in _peers(job, limits)]
+    peers = [(j, path, n) for j, path in zip(jobs, paths, strict=True) for n in _peers(j, limits)]
     if not first_calls:
         peers = [each for each in peers if not _mark(each[0], each[2]).exists()]
     if peers and jobs[0].device.startswith("cuda"):
@@ -90,7 +98,7 @@ def measure(
             outcome.rows.append({"remark": remark})
     for outcome in found:
         outcome.rows += _late_rows(outcome.job)
-    paths = [_in_time(job).write() for job in jobs]
+    paths = [_in_time(job).write(run=run.folder) for job in jobs]
     held = [run.hold(path) for path in paths[:1]]
     try:
         for number, (outcome, path) in enumerate(zip(found, paths, strict=True), 1):
@@ -107,13 +115,17 @@ def measure(
 def prepare(jobs: Sequence[Job], folder: Path, say: Say, limits: Limits) -> list[str]:
     """Compile all that the jobs will run, side by side, and time nothing; what failed."""
     found = [Outcome(job) for job in jobs]
-    every = [(job, job.write(), name) for job in jobs for name in (OURS, *_peers(job, limits))]
-    every = [each for each in every if not _mark(each[0], each[2]).exists()]
-    run = _Processes(folder, "archc.bench.worker", folder / "cache")
-    place = {job.folder: number // WAVE for number, job in enumerate(jobs)}
-    every.sort(key=lambda each: (place[each[0].folder], each[2] != OURS))
-    say(f"compiling what {len(every)} contenders of {len(jobs)} rows launch")
-    return [f"{each.job.called}: {told}" for each, told in run.fill(found, every, limits)]
+    missing = [
+        (number, job, name)
+        for number, job in enumerate(jobs)
+        for name in (OURS, *_peers(job, limits)) if not _mark(job, name).exists()
+    ]  # fmt: skip
+    missing.sort(key=lambda each: (each[0] // WAVE, each[2] != OURS))
+    say(f"compiling what {len(missing)} contenders of {len(jobs)} rows launch")
+    with own(folder) as place:
+        run = _Processes(place, "archc.bench.worker", folder / "cache")
+        every = [(job, job.write(run=place), name) for _, job, name in missing]
+        return [f"{each.job.called}: {told}" for each, told in run.fill(found, every, limits)]
 
 
 def prepared(job: Job) -> Job | None:
@@ -231,7 +243,7 @@ class _Processes(Workers):
         done, rows = self._measured(this, path, seconds)
         if done.code is not None and done.code < 0 and job.against:
             names = ", ".join(job.against)
-            alone = replace(job, against=()).write("alone.json")
+            alone = replace(job, against=()).write("alone.json", self.folder)
             whole = {row["what"] for row in rows if "seconds" in row}
             rows = [row for row in rows if "what" not in row or row["what"] in whole]
             rows.append({"remark": f"the rest is measured without {names}: {done.reason()}"})

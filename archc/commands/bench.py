@@ -317,7 +317,7 @@ def _orders(specs: Sequence[str], options: dict[str, Any], folder: Path) -> list
         spec = row.spec
         if row.text:
             spec = str(folder / f"{row.spec}.arch")
-            Path(spec).write_text(row.text, encoding="utf-8")
+            writing.write(spec, row.text)
         own = row.shape if device == "cuda" else None
         shape = own or usual.get(Path(spec).stem) or SHAPES[device]
         for each in options["shapes"] or [shape]:

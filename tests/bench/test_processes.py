@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from archc.bench.folders import own
 from archc.bench.job import COMPILED, LAYER, LAYER_BACKWARD, Work
 from archc.bench.markdown import shown_time
 from archc.bench.processes import Limits, Outcome, measure, prepare, prepared
@@ -32,17 +33,22 @@ WORKER = """
 """
 
 
-def test_a_peer_that_takes_its_process_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a_falling_worker.py").write_text(textwrap.dedent(WORKER))
+def _put_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Have processes run this text."""
+    (tmp_path / "a_worker.py").write_text(textwrap.dedent(text))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     start = Workers.__init__
 
     def replaced(self: Workers, folder: Path, module: str, cache: Path | None = None) -> None:
-        start(self, folder, "a_falling_worker", cache)
+        start(self, folder, "a_worker", cache)
 
     monkeypatch.setattr(Workers, "__init__", replaced)
+
+
+def test_a_peer_that_takes_its_process_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _put_worker(tmp_path, monkeypatch, WORKER)
     said: list[str] = []
     job = replace(JOB, folder=str(tmp_path))
     (found,) = measure([job], tmp_path, said.append, Limits(), first_calls=False)
@@ -56,6 +62,41 @@ def test_a_peer_that_takes_its_process_down(
 
 def test_as_many_processes_compile_as_there_are_cores() -> None:
     assert Limits().cores == (os.cpu_count() or 1)
+
+
+NAMING = """
+    import json, sys
+    mode, path, out = sys.argv[1:]
+    sys.stdin.readline()
+    names = ["ours", *json.load(open(path))["against"]]
+    with open(out, "w") as file:
+        file.write(json.dumps({"seconds": dict.fromkeys(names, [0.1])}) + chr(10))
+"""
+
+
+def test_two_runs_that_share_a_folder_do_not_mix_their_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _put_worker(tmp_path, monkeypatch, NAMING)
+    jobs = [replace(JOB, folder=str(tmp_path / name), against=()) for name in ("one", "other")]
+    others = [replace(job, against=("left",)) for job in jobs]
+    for job in jobs:
+        Path(job.folder).mkdir()
+    first = measure(jobs, tmp_path, str, Limits(), first_calls=False)
+    begun = next(first)  # its second process waits by now
+    second = [*measure(others, tmp_path, str, Limits(), first_calls=False)]
+    for found, names in ([begun, *first], ["ours"]), (second, ["ours", "left"]):
+        rows = [row for outcome in found for row in outcome.rows]
+        assert [[*row["seconds"]] for row in rows] == [names, names]
+
+
+def test_first_calls_find_no_cache_of_an_earlier_run(tmp_path: Path) -> None:
+    with own(tmp_path) as first:
+        (first / "cache").mkdir()
+        with own(tmp_path) as second:
+            assert first != second
+    with own(tmp_path) as third:
+        assert third == first and not [*third.iterdir()]
 
 
 SLOW = """
@@ -73,15 +114,8 @@ SLOW = """
 
 def test_what_is_not_compiled_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest is measured, the row says so, and less time is not tried again."""
-    (tmp_path / "a_slow_worker.py").write_text(textwrap.dedent(SLOW))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    _put_worker(tmp_path, monkeypatch, SLOW)
     monkeypatch.chdir(tmp_path)
-    start = Workers.__init__
-
-    def replaced(self: Workers, folder: Path, module: str, cache: Path | None = None) -> None:
-        start(self, folder, "a_slow_worker", cache)
-
-    monkeypatch.setattr(Workers, "__init__", replaced)
     work = dict.fromkeys((LAYER, LAYER_BACKWARD), Work(1.0, 1.0))
     job = replace(
         JOB, folder=str(tmp_path), against=(COMPILED, "left"), device="cuda", what=(*work,),
