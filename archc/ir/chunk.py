@@ -39,6 +39,7 @@ from archc.ir.chunk_ops.pairs import (
 )
 from archc.ir.chunk_ops.rows import (
     FAR,
+    LARGEST_SCALE,
     LEAST_GATE,
     NEAREST,
     NEAREST_NARROW,

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import sympy
 
-from archc.dims import Axis
+from archc.dims import Axis, in_words
 from archc.functions.definitions import FUNCTIONS
-from archc.ir.graph import Node
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
 from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
 from archc.tile.handle import Tile
 from archc.tile.language import kind
@@ -61,7 +63,26 @@ def delta(v: Values, node: Node, place: Place) -> Made:
 def elementwise(v: Values, node: Node, place: Place) -> Made:
     """A function of its operands, each as wide as it wants them."""
     given = v.operands(node, place)
-    return given if isinstance(given, Refusal) else applied(v, node.op.fn, given, node.type.dtype)
+    if isinstance(given, Refusal):
+        return given
+    made = applied(v, node.op.fn, given, node.type.dtype)
+    explain_numbers(made.tile, v.frame.graph, node)
+    return made
+
+
+def explain_numbers(made: Tile, graph: Graph, node: Node) -> None:
+    """Put a word on the numbers that a function is given."""
+    for op in (graph[operand].op for operand in node.operands):
+        if isinstance(op, ir.Constant) and (word := _word_on(op.value)):
+            made.composer.noted(made, word)
+
+
+def _word_on(value: sympy.Expr) -> str:
+    """A word on a number whose digits do not say what it is."""
+    if value == ck.LARGEST_SCALE:
+        return "a scale 1 / 0 is 2 ** 127: finite, as what it scales is 0"
+    plain = not value.is_number or value.is_Rational or value.is_infinite
+    return "" if plain else f"{in_words(value)} is {float(value):.5g}"
 
 
 def applied(v: Values, fn: str, given: Sequence[Padded], dtype: str = "real") -> Padded:

@@ -121,7 +121,8 @@ def _softmax(
         score = k.where(seen, score, NEVER).named("seen_score")
     m_next = k.apply("max", m, score.max("s")).named("m_next")
     least = k.where(m_next.equals(NEVER), 0.0, m_next).named("least", "0 where nothing is read yet")
-    p = k.apply("exp2", score * LOG2E - least * LOG2E).named("p", "exp(score - m)")
+    p = k.apply("exp2", score * LOG2E - least * LOG2E)
+    p = p.named("p", "exp(score - m), as exp2: log2(e) is 1.4427")
     decay = k.apply("exp2", (m - least) * LOG2E).named("decay")
     (left,) = kept(w, [p if factor is None else p * factor], s)
     more = [_sum(w, left, values, each * decay) for each in acc]

@@ -133,7 +133,8 @@ class Gradient(Sweep):
         p = score
         if fold.softmax:
             log_total = readers["lse"] if common is None else readers["lse"] - common
-            p = k.apply("exp2", score * LOG2E - log_total * LOG2E).named("p")
+            p = k.apply("exp2", score * LOG2E - log_total * LOG2E)
+            p = p.named("p", "exp(score - lse), as exp2: log2(e) is 1.4427")
         p = p if seen is None else k.where(seen, p, 0.0)
         factor = factor_of(self, formula, seen)
         p, *arrived = self._at_scores(p, factor, walked, other, readers)

@@ -117,7 +117,8 @@ class _Scores(Sweep):
         index = [self.b, *self.among_heads(), self.mine.at]
         lse = k.load(self.lse, *index, where=[self.in_mine])
         lse = k.where(lse.equals(NEVER), 0.0, lse).named("b_lse", "0 where nothing is read")
-        p = k.apply("exp2", score * LOG2E - lse * LOG2E).named("p")
+        p = k.apply("exp2", score * LOG2E - lse * LOG2E)
+        p = p.named("p", "exp(score - lse), as exp2: log2(e) is 1.4427")
         seen = self.visible(self.seen, formula, True)
         return p if seen is None else k.where(seen, p, 0.0)
 

@@ -16,5 +16,5 @@ def staying(k: Composer, p: sympy.Expr) -> tuple[Tile, Tile]:
         dropped = sympy.floor(p * RANDOM)
         grown = RANDOM / (RANDOM - dropped) if dropped < RANDOM else sympy.S.Zero
         return k.lift(dropped, "i32"), k.lift(grown)
-    least = (k.lift(p) * float(RANDOM)).to("i32")
+    least = k.noted((k.lift(p) * float(RANDOM)).to("i32"), f"of {RANDOM} random numbers")
     return least, float(RANDOM) / (float(RANDOM) - least.to("f32"))

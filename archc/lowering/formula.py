@@ -10,6 +10,7 @@ import sympy
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.lowering.algebra import explain_numbers
 from archc.tile.compose import Composer, Tile
 from archc.tile.language import Dim, kind
 
@@ -122,7 +123,9 @@ class Formula:
             case ir.Constant(number):
                 return self._number(number, node.type.dtype)
             case ir.Elementwise(fn):
-                return self._apply(fn, node)
+                made = self._apply(fn, node)
+                explain_numbers(made, self.graph, node)
+                return made
         raise AssertionError(f"{type(node.op).__name__} in a formula of pairs")
 
     def _number(self, number: sympy.Expr, dtype: str) -> Tile:
@@ -166,6 +169,7 @@ class Formula:
     def _tanh(self, x: Tile) -> Tile:
         """tanh x, as close to it as 1 has digits, which is enough for a score."""
         grown = self.k.apply("exp2", x.to("f32") * (2.0 / math.log(2.0)))
+        grown = grown.named("grown", "exp(2 x) of a tanh, as exp2: 2 log2(e) is 2.8854")
         return 1.0 - 2.0 / (1.0 + grown)
 
     def _running(self, id: int) -> Running | None:

@@ -24,7 +24,10 @@ def top(v: Values, node: Node, place: Place) -> Made:
     dims = [v.dim(name, node.type.axis(name)) for name in v.sorted({*x.labels, axis.name})]
     value = v.masked(v.over(x.wide(), dims), (axis.name,), -math.inf).tile
     wrong = v.k.apply("ne", value, value)
-    ordered = v.k.where(wrong, math.inf, v.k.apply("min", value, LARGEST))
+    finite = v.k.noted(
+        v.k.apply("min", value, LARGEST), "the largest finite: a NaN goes before all"
+    )
+    ordered = v.k.where(wrong, math.inf, finite)
     with v.k.loop(0, v.size(node.op.count), ordered, index="turn") as turn, v.inner():
         (left,) = turn.carried
         names = tuple(dim.name for dim in dims)

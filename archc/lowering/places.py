@@ -53,14 +53,17 @@ class _Rows:
         k = self.k
         bits = k.where(x.equals(0.0), 0.0, x).to("i32", bits=True).named("bits")
         below = -(k.apply("min", bits, -1) + HIGHEST) - 1
-        return k.where(x.equals(x), k.where(bits >= 0, bits, below), WRONG).named("key")
+        ordered = k.where(bits >= 0, bits, below)
+        note = "whole numbers in the order of these; that of a NaN is above all"
+        return k.where(x.equals(x), ordered, WRONG).named("key", note)
 
     def bound(self, count: Callable[[Tile], Tile]) -> Tile:
         """The highest key that `MOST` reach, as `count` says how many reach one; the lowest where
         fewer do."""
         k = self.k
         enough = count(k.lift(0, "i32")) >= self.MOST
-        start = k.where(enough, k.lift(0, "i32"), LOWEST).named("bound")
+        note = "the highest key that MOST reach, bit by bit, of the sign first"
+        start = k.where(enough, k.lift(0, "i32"), LOWEST).named("bound", note)
         with k.loop(0, BITS, start, k.lift(2**30, "i32"), index="bit") as loop:
             so_far, step = loop.carried
             more = (so_far + step).named("more")
@@ -81,9 +84,10 @@ class _Rows:
         """Which numbers of a block are above a bound, or among the first that equal it and have
         room; where each of them goes; and how many of either there are up to its end."""
         k, (larger, equal) = self.k, before
-        there = there & (key > NOTHING)
+        there = k.noted(there & (key > NOTHING), "that is the key of -inf")
         above, level = there & (key > bound), there & key.equals(bound)
-        count = self.one(above, BOTH) + self.one(level)
+        both = f"both are counted in one number, those above in steps of {BOTH}"
+        count = k.noted(self.one(above, BOTH) + self.one(level), both)
         run = count.scan("sum", "s").named("run")
         rank = (equal + run % BOTH).named("rank", "among those that equal the bound")
         take = above | (level & (rank <= room))

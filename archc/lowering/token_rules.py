@@ -109,6 +109,7 @@ def _applied(v: TokenProgram, node: Node, place: Place) -> Made:
         return given
     given = alike(v, given)
     made = algebra.applied(v, node.op.fn, given, node.type.dtype)
+    algebra.explain_numbers(made.tile, v.frame.graph, node)
     if node.op.fn in LARGER and node.type.dtype == "real":
         for x in given:
             if x.number is None:

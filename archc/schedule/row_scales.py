@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-import sympy
-
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.builder import Sharing
@@ -26,9 +24,6 @@ from archc.schedule.axes import is_one_a_row
 
 MUL, NEG, DIV = ir.Elementwise("mul"), ir.Elementwise("neg"), ir.Elementwise("div")
 WHERE, EQUAL = ir.Elementwise("where"), ir.Elementwise("eq")
-
-LARGEST = sympy.Integer(2) ** 127
-"""About the largest number of float32."""
 
 
 def with_plain_rows(graph: Graph, heads: Collection[str]) -> Graph:
@@ -76,7 +71,8 @@ def _reciprocal(b: Sharing, id: int) -> int:
     found = b.fn("div", b.number(1), id)
     if not b.names(id):
         return found
-    return b.fn("max", b.fn("min", found, b.number(LARGEST)), b.number(-LARGEST))
+    most = b.fn("min", found, b.number(ck.LARGEST_SCALE))
+    return b.fn("max", most, b.number(-ck.LARGEST_SCALE))
 
 
 def _guarded(graph: Graph, node: Node) -> int | None:

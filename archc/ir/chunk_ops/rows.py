@@ -76,6 +76,9 @@ LEAST_GATE = -104.0
 """exp of it is 0 in float32: a log gate can be no less. Sums of such gates stay small enough that
 differences of them are right."""
 
+LARGEST_SCALE = sympy.Integer(2) ** 127
+"""About the largest number of float32: no scale of rows is larger."""
+
 
 @dataclass(frozen=True)
 class Rest(AlongAxis, MadeByGradients):
