@@ -174,8 +174,10 @@ def test_less_is_kept_for_the_same_numbers(name: str, sizes: dict[str, int]) -> 
 def test_products_on_a_stream_of_their_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the bit what products one after the other are, 200 times, from another stream too, while
     others take at once what is let go of."""
-    layer = randomise(archc.load(name).module(d=2048, H=16), seed=0).cuda().bfloat16()
-    x, stream = torch.randn(2, 8192, 2048, device="cuda", dtype=torch.bfloat16), torch.cuda.Stream()
+    torch.manual_seed(0)
+    kind, sizes = {"device": "cuda", "dtype": torch.bfloat16}, {"H": 16, "K": 128, "V": 128}
+    layer = archc.load(name).module(d=2048, **sizes, **kind)
+    x, stream = torch.randn(2, 8192, 2048, **kind), torch.cuda.Stream()
     begun, own = list[int](), projections.arriving
     with torch.no_grad():
         with monkeypatch.context() as alone:
