@@ -59,7 +59,9 @@ def test_list_by_class():
 
 
 @pytest.mark.parametrize("asked", [("no such thing",), ("alibi", "--class", "no such thing")])
-@pytest.mark.parametrize("form", [(), ("--long",), ("--json",)])
+@pytest.mark.parametrize(
+    "form", [(), pytest.param(("--long",), marks=pytest.mark.slow), ("--json",)]
+)
 def test_a_search_without_a_match_is_no_wrong_usage(asked: tuple[str, ...], form: tuple[str, ...]):
     """Nothing in every form, and the same status in each: an empty answer is an answer."""
     done = run("list", *asked, *form)

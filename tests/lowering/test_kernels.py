@@ -19,6 +19,7 @@ from archc.lowering.kernels import NOT_YET, Lowered
 from archc.lowering.values import Refusal
 from archc.tile.compose import Composer
 from archc.tile.language import For, Program, Value, statements
+from tests.few import slow
 from tests.lowering.launches import OTHERS, launch, lowered_kernels, plans
 
 OWN = Path(__file__).parents[1] / "backends/triton/recurrences"
@@ -36,7 +37,7 @@ SPECS = (
     [
         *((spec, True, 37) for spec in SPECS),
         ("mom", False, 37), ("gated_delta_product", True, 32),
-        (str(OWN / "signed_channels.arch"), True, 37),
+        slow((str(OWN / "signed_channels.arch"), True, 37)),
     ],
 )  # fmt: skip
 def test_every_kernel_stores_what_its_graph_means(spec: str, fused: bool, tokens: int) -> None:

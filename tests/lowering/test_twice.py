@@ -14,6 +14,7 @@ from archc.lowering.kernels import Lowered
 from archc.lowering.twice import HARD
 from archc.runtime.kernels import chunks_of_run
 from archc.tile.language import Program
+from tests.few import slow
 from tests.lowering import launches
 from tests.lowering.launches import (
     OTHERS,
@@ -65,7 +66,7 @@ def test_the_second_launch_makes_chunks_with_hard_gates(
 
 
 @pytest.mark.parametrize("gate", [-5.0, 0.0])
-@pytest.mark.parametrize(("operand", "far"), [("", 1e-9), ("f32", 1e-4), ("bf16", 2e-2)])
+@pytest.mark.parametrize(("operand", "far"), [("", 1e-9), slow(("f32", 1e-4)), ("bf16", 2e-2)])
 def test_gates_that_all_are_at_a_bound(
     monkeypatch: pytest.MonkeyPatch, gate: float, operand: str, far: float
 ) -> None:
