@@ -15,9 +15,9 @@ def dependence(before: str, along: str, after: str) -> Picture:
     """Four chunks: what is computed of each before the state arrives, with it, and after it."""
     texts = (before, along, after)
     parts = []
-    for row, (y, text, tone) in enumerate(zip(ROWS, texts, ("p", "s", "p"), strict=True)):
+    for y, text, tone in zip(ROWS, texts, ("p", "s", "p"), strict=True):
         for n in range(CHUNKS):
-            parts.append(_box(LEFT + 40 + n * (WIDTH + GAP), y, text, tone, row))
+            parts.append(_box(LEFT + 40 + n * (WIDTH + GAP), y, text, tone))
     for n in range(CHUNKS):
         x = LEFT + 40 + n * (WIDTH + GAP)
         for top, bottom in ((ROWS[0], ROWS[1]), (ROWS[1], ROWS[2])):
@@ -38,7 +38,7 @@ def dependence(before: str, along: str, after: str) -> Picture:
     return Picture(svg, _drawn(texts), caption)
 
 
-def _box(x: float, y: float, text: str, tone: str, row: int) -> str:
+def _box(x: float, y: float, text: str, tone: str) -> str:
     size = 13 if len(text) <= 15 else 11 if len(text) <= 20 else 9
     return (
         f'<rect class="{tone}" x="{x:g}" y="{y:g}" width="{WIDTH}" height="{HEIGHT}" rx="6"/>'

@@ -115,7 +115,7 @@ def _round(telling: Telling, each: LawRound, several: bool) -> Iterator[Block]:
         yield para(f"The parts of the summary and their axes: {sizes}.")
 
 
-def _P(at: str = "", group: Group | None = None) -> Math:
+def _P(at: str = "") -> Math:
     return Name("P", (at,) if at else ())
 
 

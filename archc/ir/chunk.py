@@ -105,7 +105,6 @@ class ChunkForm:
     backward: Graph | None = None
     saved: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def rows_of_token(graph: Graph, sizes: Mapping[str, Number] = MappingProxyType({})) -> int:

@@ -19,14 +19,14 @@ def maps_and_tables(layer: ir.Layer) -> set[int]:
     return found
 
 
-def _uses(graph: Graph, id: int) -> Iterator[tuple[Graph, Node, int]]:
+def _uses(graph: Graph, id: int) -> Iterator[tuple[Node, int]]:
     """The uses of a value, each with the value's place among the operands: in another order of
     dims, and inside recurrences and attends, too."""
     for user in graph.users(id):
         node = graph[user]
         for place in [i for i, operand in enumerate(node.operands) if operand == id]:
             op = node.op
-            yield graph, node, place
+            yield node, place
             if isinstance(op, ir.Contract) and len(op.ins) == 1:
                 yield from _uses(graph, user)
             elif isinstance(op, ir.Recurrence | ir.Attend):
@@ -42,7 +42,7 @@ def _entering(op: ir.Recurrence | ir.Attend, place: int) -> int | None:
     return next(inputs, None)
 
 
-def _maps(graph: Graph, node: Node, place: int) -> bool:
+def _maps(node: Node, place: int) -> bool:
     """Whether a use is a product that sums over a dim of it, or reads it at an index."""
     op = node.op
     if isinstance(op, ir.Gather):

@@ -175,16 +175,13 @@ def attend(node: Node, scope: Scope, *operands: Named) -> Results:
 
 
 def evaluate_graph(
-    graph: Graph,
-    inputs: Mapping[str, Tensor],
-    sizes: Mapping[str, Number],
-    dtype: torch.dtype = torch.float64,
+    graph: Graph, inputs: Mapping[str, Tensor], sizes: Mapping[str, Number]
 ) -> dict[str, Tensor]:
     """The outputs of a graph without parameters, such as a chunked form or its gradient.
 
     inputs: by name, with the axes of their types; sizes: of every symbol that no input brings.
     """
-    like = torch.zeros((), dtype=dtype)
+    like = torch.zeros((), dtype=torch.float64)
     types = {node.op.name: node.type for node in graph if isinstance(node.op, ir.Input)}
     given = {name: Named(inputs[name], type.names) for name, type in types.items()}
     scope = Scope(dict(sizes), given, {}, {}, {}, like, Evaluation(), outputs_of)

@@ -92,12 +92,12 @@ def number_text(value: sympy.Rational) -> str:
     return shown if not value.is_integer and exact(shown) == value else str(value)
 
 
-def graph_text(graph: Graph[ir.Op], spans: bool = True, only: Collection[int] | None = None) -> str:
+def graph_text(graph: Graph[ir.Op], only: Collection[int] | None = None) -> str:
     """A graph without parameters, such as a chunked form; `only`: these of its nodes, and no list
     of outputs."""
     if only is None:
-        return "\n".join(_graph_lines(graph, {}, spans, "")) + "\n"
-    return "".join(f"{line}\n" for line in _graph_lines(graph, {}, spans, "", only))
+        return "\n".join(_graph_lines(graph, {}, True, "")) + "\n"
+    return "".join(f"{line}\n" for line in _graph_lines(graph, {}, True, "", only))
 
 
 def graph_json(graph: Graph[ir.Op]) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def _drafted(layer: ir.Layer, heads: Places | None, tokens: Mapping[int, Mark]) 
     for node in graph:
         if node.id in free or isinstance(node.op, ir.Input | ir.Param):
             continue
-        split = _on_parts(graph, heads, node)
+        split = _on_parts(heads, node)
         if isinstance(node.op, ir.Result):
             step[node.id] = step[node.operands[0]]
             next(d for d in drafts.values() if node.operands[0] in d.nodes).nodes.append(node.id)
@@ -150,7 +150,7 @@ def _where_read(
     return [draft for draft in drafts if draft.nodes]
 
 
-def _on_parts(graph: Graph, heads: Places | None, node: Node) -> bool:
+def _on_parts(heads: Places | None, node: Node) -> bool:
     """Whether a value is computed with parts of the heads."""
     if heads is None:
         return False
