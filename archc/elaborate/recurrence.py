@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import sympy
 
@@ -21,6 +22,9 @@ from archc.ir.typing import layer_graph
 from archc.ir.value_names import state_before
 from archc.syntax import habits, tree
 
+MOST_BACK = 4
+"""Earliest state that `S[t - n]` may name."""
+
 
 @dataclass(eq=False)
 class StateRef:
@@ -30,25 +34,45 @@ class StateRef:
     axes: tuple[Axis, ...]
     before: Tensor
     after: Lazy | None = None
+    older: list[StateRef] = field(default_factory=list)
 
     def at(self, scope: Scope, node: tree.Index, steps: int) -> Tensor:
-        """`S[t]` or `S[t-1]`."""
-        if steps > 1:
+        """`S[t]`, `S[t-1]`, or an earlier one, for which states of their own are carried."""
+        if steps > MOST_BACK:
             raise scope.error(
                 "E0312",
                 f"`{self.decl.name}` is read {steps} steps back",
                 node.span,
-                "only the state before this token is kept",
+                f"at most {MOST_BACK} are kept, each as a state of its own",
                 others=[(self.decl.span, "declared here")],
-                helps=["carry it in a further state: `P[t] = S[t-1]`"],
             )
-        if steps == 1:
-            return self.before
+        while len(self.older) < steps - 1:
+            self.older.append(self._one_older(len(self.older) + 1))
+        if steps:
+            return (self, *self.older)[steps - 1].before
         if self.after is None:
             raise self.never_updated(scope)
         value = scope.lookup(self.decl.name, node.span)
         assert isinstance(value, Tensor)
         return value
+
+    def _one_older(self, count: int) -> StateRef:
+        """The state that is this one so many tokens late; before the first it is as this one."""
+        decl = replace(self.decl, name=f"{self.decl.name}_{count}_ago")
+        frame = self.before.frame
+        before = frame.graph.add(
+            ir.Input(state_before(decl.name), Type(self.axes)), span=self.decl.span
+        )
+        return StateRef(decl, self.axes, Tensor(frame, before, origin=self.decl.span))
+
+    def late(self, scope: Scope) -> Iterator[tuple[StateRef, Tensor]]:
+        """Those states, and what each of them is after the token."""
+        for newer, ref in pairwise((self, *self.older)):
+            value, at = newer.before, self.decl.span
+            if scope.gate is not None:
+                where = ir.Elementwise("where")
+                value = ops.node(scope, where, scope.gate, value, ref.before, span=at)
+            yield ref, value
 
     def never_updated(self, scope: Scope) -> Refused:
         """The error for a state whose new value the recurrence does not say."""
@@ -87,6 +111,15 @@ def recurrence(
     states = inner.states
     assigned, inner = define(inner, node.body)
     updates = {name: _update(inner, ref) for name, ref in states.items()}
+    late = [each for ref in states.values() for each in ref.late(inner)]
+    for ref, value in late:
+        if inner.find(ref.decl.name) is not None:
+            text = f"`{ref.decl.name}` is the name of an older state, read by `[t-2]` or before"
+            raise scope.error(
+                "E0312", text, ref.decl.span, helps=["call the other value otherwise"]
+            )
+        updates[ref.decl.name] = value
+    states = {**states, **{ref.decl.name: ref for ref, _ in late}}
     frame.graph.outputs = {name: value.node for name, value in updates.items()}
     for name in assigned:
         value = inner.lookup(name, node.span)

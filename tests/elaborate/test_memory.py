@@ -209,8 +209,50 @@ def test_what_a_state_begins_with_is_read_in_its_block() -> None:
     assert (y[:, 0] == 0).all() and (z[:, 0] == 1).all()
 
 
+def test_states_of_up_to_four_tokens_back() -> None:
+    """Before the first token each is what the state begins with; the last ones are handed on."""
+    text = (
+        "layer L(d):\n    input x[d]\n    recurrence h[d] = 2:\n"
+        "        h[t] = h[t-1] / 2 - h[t-4] / 3 + x\n        old = h[t-3]\n"
+        "    output h; output old\n"
+    )
+    layer, x = archc.parse(text).module(d=3), torch.randn(2, 11, 3, dtype=torch.float64)
+    every = [torch.full((2, 3), 2.0, dtype=torch.float64)] * 4
+    for t in range(11):
+        every.append(every[-1] / 2 - every[-4] / 3 + x[:, t])
+    h, old = layer(x)
+    torch.testing.assert_close(h, torch.stack(every[4:], 1))
+    torch.testing.assert_close(old, torch.stack(every[1:12], 1))
+    (h, _), state = layer(x[:, :5], return_state=True)
+    assert len(state) == 4
+    (more, _), _ = layer(x[:, 5:], state=state, return_state=True)
+    torch.testing.assert_close(torch.cat([h, more], 1), torch.stack(every[4:], 1))
+
+
+def test_a_state_two_tokens_back_is_one_carried_by_hand() -> None:
+    """Also of memories that tokens are sent to, which stay as they are on others."""
+    made = []
+    for states, old, more in (("S", "S[t-2]", ""), ("S[K, V], P", "P[t-1]", "P[t] = S[t-1]")):
+        text = (
+            "layer Rule(H, K, V):\n    input q[H, K], k[H, K], v[H, V], b[H]\n"
+            f"    recurrence {states}[K, V] over H:\n        {more or 'c = b'}\n"
+            f"        S[t] = S[t-1] + b * (S[t-1] - {old}) + k @ v.T\n        o = S[t].T @ q\n"
+            "    output o\n\n"
+            "layer Sent(d, H, N = 3, K = 2, V = 2):\n    input x[d]\n    param W_r[d, N]\n"
+            "    param W_q[d, H, K]; W_k[N, d, H, K]; W_v[N, d, H, V]; W_b[N, d, H]\n"
+            "    q = x @ W_q\n    p = softmax[N](x @ W_r)\n    route e in top(2, p) weight p:\n"
+            "        y = Rule(q, x @ W_k[e], x @ W_v[e], sigmoid(x @ W_b[e]))\n    output y\n"
+        )
+        torch.manual_seed(0)
+        made.append(archc.parse(text, layer="Sent").module(d=3, H=2).double())
+    x = torch.randn(2, 9, 3, dtype=torch.float64)
+    made[1].load_state_dict(made[0].state_dict())
+    torch.testing.assert_close(made[0](x), made[1](x))
+
+
 REFUSED = [
-    ("h[t] = h[t-2] + x", "E0312", "read 2 steps back"),
+    ("h[t] = h[t-5] + x", "E0312", "read 5 steps back"),
+    ("h_1_ago = 2 * x\n        h[t] = h[t-2] + h_1_ago", "E0312", "the name of an older state"),
     ("h[t] = h[t] + x", "E0203", "depends on itself at the same token"),
     ("u = h[t-1] + x", "E0313", "never says what `h[t]` is"),
     ("h[t] = h[t-1] + x[t+1]", "E0308", "not been seen yet"),

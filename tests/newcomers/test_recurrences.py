@@ -215,6 +215,27 @@ def test_a_memory_that_falls_back_to_a_learned_one() -> None:
     held("prior_memory", reference, {"x": [2, 9, 4]}, d=4, H=2, K=3, V=2)
 
 
+def test_a_memory_that_goes_on_as_it_went() -> None:
+    """The state two tokens back is one of its own, and both are one system in a chunk."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        q, k = (unit(heads(x, p[name])) for name in ("W_q", "W_k"))
+        v = heads(x, p["W_v"])
+        eta, theta = ((x @ p[name]).sigmoid()[..., None, None] for name in ("w_e", "w_t"))
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            memory, before = state
+            wrong = torch.einsum("bhkv,bhk->bhv", memory, k[:, t]) - v[:, t]
+            slope = theta[:, t] * k[:, t, ..., None] * wrong[:, :, None]
+            now = memory + eta[:, t] * (memory - before) - slope
+            return torch.stack([now, memory]), torch.einsum("bhkv,bhk->bhv", now, q[:, t])
+
+        return back(loop(x.new_zeros(2, 2, 2, 3, 2), 5, step), p["W_o"])
+
+    held("heavy_ball", reference, X, d=4, H=2, K=3, V=2)
+
+
 def test_a_vector_that_is_reflected() -> None:
     """Two corrections a token of a vector, which is no larger than what is written to it."""
 

@@ -209,8 +209,8 @@ def test_16_micro_steps_are_chunked() -> None:
 
 
 EARLIER = {
-    "S[t] = S[t-2] + k @ v.T": ("E0312", "S[t-2]"),
-    "S[t] = 0.5 * S[t-1] + S[t-2] + k @ v.T": ("E0312", "S[t-2]"),
+    "S[t] = S[t-5] + k @ v.T": ("E0312", "S[t-5]"),
+    "S[t] = 0.5 * S[t-1] + S[t-9] + k @ v.T": ("E0312", "S[t-9]"),
     "S[t] = S[t+1] + k @ v.T": ("E0308", "t+1"),
 }
 
