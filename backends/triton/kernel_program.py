@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import sympy
 from archc.backends.triton.launch import Call, write_launch
 from archc.backends.triton.printer import mentioned
 
 from archc.dims import Axis
 from archc.ir import chunk as ck
+from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.ir.kernel import BLOCK, WHOLE, Buffer, Kernel, Kernels
 from archc.ir.value_names import is_saved
@@ -35,6 +37,10 @@ NUMBERS = {
 
 IS_NARROW = "data.itemsize == 2"
 """Whether data have 16 bits, in a generated file."""
+
+MOST_OF_FOUR = 128
+"""The longest dim of a state of float32 that 4 warps have in registers beside a product's factors:
+of 256 by 64 numbers they spilled 1.4 to 2.5 kB of a thread, where 8 warps spill 0.2 to 1.2."""
 
 THREE_PROGRAMS, FOUR_PROGRAMS = 168, 128
 """Registers of a thread with which so many programs of 4 warps run at once."""
@@ -176,13 +182,31 @@ def part_of(name: str) -> str:
 
 
 def warps_of(function: KernelFunction, made: KernelProgram) -> str:
-    """How many warps a program has."""
+    """How many warps a program has: in float32, whose products hold both parts of their factors,
+    twice as many where all that is stored, or a state of long dims, is in registers."""
     count, small = made.lowered.warps, made.lowered.small
     if small:
         return f"warps_for(data, {', '.join(map(function.size, small))})"
-    if made.kernel.blocked is None or count > ROW_WARPS:
+    if count > ROW_WARPS:
         return str(count)
-    return f"{count} if {IS_NARROW} else {2 * count}"
+    if made.kernel.blocked is not None:
+        return f"{count} if {IS_NARROW} else {2 * count}"
+    sizes = sizes_of_states(made.kernel)
+    if len(sizes) != 1:
+        return str(count)
+    (size,) = map(function.size, sizes)
+    return f"{count} if {IS_NARROW} or {size} <= {MOST_OF_FOUR} else {2 * count}"
+
+
+def sizes_of_states(kernel: Kernel) -> set[sympy.Expr]:
+    """The lengths of the dims of a walk's states of which a program has all."""
+    if kernel.walk is None:
+        return set()
+    walked = kernel.graph[kernel.walk].op
+    assert isinstance(walked, ir.Recurrence)
+    own = {axis.name for axis in kernel.grid}
+    axes = [axis for state in walked.states for axis in state.axes if axis.name not in own]
+    return {axis.size for axis in axes if not kernel.is_split(axis.name)}
 
 
 def _sizes(function: KernelFunction, made: KernelProgram, launch: Launch) -> dict:

@@ -89,6 +89,27 @@ def test_two_programs_of_a_delta_rule_walk_at_once() -> None:
     assert made.stack == 0
 
 
+@pytest.mark.parametrize(("dim", "dtype", "warps"), [
+    (128, "float32", 4), (256, "float32", 8), (256, "bfloat16", 4),
+])  # fmt: skip
+def test_walks_of_long_states_in_float32_have_more_warps(dim: int, dtype: str, warps: int) -> None:
+    case = usual("gla", dim, dtype, 16)
+    walks = [each for each in launches_of(case) if each.name.endswith("y_kernels_inter_chunk_scan")]
+    assert {each.options["num_warps"] for each in walks} == {warps}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("spec", "most"), [
+    ("gla", 512), ("kda", 640), ("linear_attention_simple", 1024), ("gated_delta", 1024),
+    ("delta", 1024),
+])  # fmt: skip
+def test_walks_of_long_states_in_float32_spill_little(spec: str, most: int) -> None:
+    """Bytes of a thread; with 4 warps those of the first three took 1,768 to 2,352."""
+    found = distinct(launches_of(usual(spec, 256, "float32", 16)))
+    walks = [each for each in found if each.name.endswith("y_kernels_inter_chunk_scan")]
+    assert walks and all(machine_code(each).stack <= most for each in walks)
+
+
 def test_systems_compile_for_a_blackwell_gpu() -> None:
     """Triton 3.6 fails for it on a largest entry that is asked for dim by dim."""
     launches = {each.name: each for each in launches_of(usual("delta", 64))}
