@@ -22,7 +22,8 @@ MODELS = {
     "deepseek_v3", "gemma3", "gpt_oss", "kimi_linear", "mamba2_lm", "qwen3_next", "xlstm",
 }  # fmt: skip
 """Bundled models of many layers, most of which have a spec of their own: what is tried of every
-spec is tried of them in the slow group, but for kernels. `gpt`, `lfm2` and `lm` stand for them."""
+spec is tried of them in the slow group, but for kernels and golden files. `gpt`, `lfm2` and `lm`
+stand for them."""
 
 EVERY = 25
 """Bundled specs among the parameters of a test that is about all of them."""
@@ -33,7 +34,7 @@ def pytest_leave_models(items: list[pytest.Item]) -> None:
     """Mark what is tried of models as of every spec as slow, before the slow ones are left out."""
     of_test: dict[str, dict[pytest.Item, str]] = {}
     for item in items:
-        if spec_in_parameters(item) and "lowering" not in item.path.parts:
+        if spec_in_parameters(item) and not {"lowering", "test_golden.py"} & {*item.path.parts}:
             of_test.setdefault(item.nodeid.partition("[")[0], {})[item] = spec_in_parameters(item)
     for found in of_test.values():
         if len({*found.values()}) >= EVERY:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 import torch
@@ -49,13 +50,18 @@ class Planned:
     sizes: Mapping[str, int]
 
 
+@lru_cache(maxsize=16)
+def ready(layer: ir.Layer, fused: bool) -> ir.Layer:
+    """A layer for kernels; `fused`: with what enters and leaves its recurrences."""
+    return for_kernels(with_prologues(with_epilogues(layer)) if fused else layer)
+
+
 def plans(
     spec: str, fused: bool = True, scales: Mapping[str, float] = MappingProxyType({}),
     tokens: int = SIZES["T#"],
 ) -> Iterator[Planned]:  # fmt: skip
     """The kernels of a spec's recurrences and of their gradients; `scales` are of inputs."""
-    layer = lowered(archc.load(spec).layer)
-    layer = for_kernels(with_prologues(with_epilogues(layer)) if fused else layer)
+    layer = ready(lowered(archc.load(spec).layer), fused)
     recurrences = [
         n.op for n in layer.graph if isinstance(n.op, ir.Recurrence) and n.op.chunked is not None
     ]
