@@ -123,7 +123,9 @@ def _at(study: Study, node: Node | None) -> Span | None:
 
 
 def _by_law(law: GivenLaw, body: Graph) -> Step:
-    """States that are computed by a law that the spec gives."""
+    """States that are computed by a law that the spec gives, or that was found."""
+    if not law.text:
+        return _within_bounds(law)
     names = joined(named(name) for name in law.states)
     parts = joined(f"`{part}`" for part in law.parts)
     known = (
@@ -139,7 +141,7 @@ def _by_law(law: GivenLaw, body: Graph) -> Step:
             " tokens compose: what a run does to the state is told by its summary, which consists"
             " of ", *parts, f". {known}",
         ),
-        excerpt(law.span, [law.span]),
+        *([] if law.span is None else [excerpt(law.span, [law.span])]),
         *_layers(law, body),
         para(
             "So a chunk of tokens is merged row by row, for all chunks at once; the total of each"
@@ -149,6 +151,32 @@ def _by_law(law: GivenLaw, body: Graph) -> Step:
         dependence("merged summaries", ", ".join(law.states), "all rows"),
     ]  # fmt: skip
     return Step("By a law of the spec", tuple(blocks), law.span)
+
+
+def _within_bounds(law: GivenLaw) -> Step:
+    """A state that is scaled, moved and kept within bounds."""
+    names = joined(named(name) for name in law.states)
+    parts = joined(f"`{part}`" for part in law.parts)
+    blocks: list[Block] = [
+        para(
+            "An update scales and moves ", *names, ", and keeps it within bounds. Nothing scales it"
+            " by less than 0, so that order stays, and what a run of tokens does is of that kind"
+            " again: its bounds are what later tokens make of the bounds of earlier ones, as of any"
+            " value. The summary of a run consists of ", *parts, "."
+        ),
+        *([] if law.span is None else [excerpt(law.span, [law.span])]),
+        para(
+            "Summaries of the rows up to each are made by scans, for all chunks at once; the total"
+            " of each chunk is applied to the state, one chunk after the other; and that up to a"
+            " row, applied to the state before the chunk, is the state at that row."
+        ),
+        para(
+            "These values are constants to the gradient, which is a linear recurrence: at each"
+            " token all of it goes to the state before, or all of it to the bound that was reached."
+        ),
+        dependence("summaries", ", ".join(law.states), "all rows"),
+    ]  # fmt: skip
+    return Step("Within bounds", tuple(blocks), law.span)
 
 
 def _layers(law: GivenLaw, body: Graph) -> Iterator[Formula]:

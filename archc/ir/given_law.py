@@ -1,4 +1,5 @@
-"""The composition law that a spec gives for some states of a recurrence: `chunk: law(..)`.
+"""The composition law of some states of a recurrence: that of a spec, `chunk: law(..)`, or one that
+archc has found.
 
 A token's summary is a few values. `merge` makes one summary of two, the earlier and the later one,
 and `apply` says what a summary does to the states:
@@ -20,13 +21,13 @@ DRAWS = 512
 
 @dataclass(frozen=True, eq=False)
 class GivenLaw:
-    """A law of the spec's, `parts` being the names of what a summary consists of.
+    """A law, `parts` being the names of what a summary consists of.
 
     The summary of one token is made by the body of the Recurrence: its outputs `in_body(part)`,
     which may lack axes that the part has. `merge`: inputs `<part>.1`, `<part>.2`, outputs the
     parts. `apply`: inputs the parts and `S[0]`, outputs `S[T]`. `text` is the rule as it was
     written, `named` its three layers, where it names them, and their headers; `proved` is whether
-    the law is proved to hold (None: not looked into).
+    the law is proved to hold (None: not looked into). One that archc has found has no text.
     """
 
     states: tuple[str, ...]
@@ -34,7 +35,7 @@ class GivenLaw:
     merge: Graph
     apply: Graph
     text: str
-    span: Span
+    span: Span | None
     named: tuple[tuple[str, Span, Span], ...] = ()
     proved: bool | None = None
 

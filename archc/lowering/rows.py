@@ -371,6 +371,9 @@ def _scanned(v: Values, node: Node, place: Place, given: Sequence[Padded], rever
     if op.kind == "max-plus":
         factor, scanned = v.k.scan(_max_plus, op.axis, factors, added, reverse=reverse)
         return Padded(v.k.apply("max", factor + start, scanned))
+    if op.kind == "max-times":
+        factor, scanned = v.k.scan(_max_times, op.axis, factors, added, reverse=reverse)
+        return Padded(v.k.apply("max", factor * start, scanned))
     if b.number == 0 and first.number == 1 and not op.exclusive:
         return Padded(factors.scan("product", op.axis, reverse))
     length = v.k.lift(v.length(node.type.axis(op.axis)), "i32")
@@ -401,6 +404,11 @@ def _linear(x: tuple[Tile, ...], y: tuple[Tile, ...]) -> tuple[Tile, ...]:
 def _with_before(x: tuple[Tile, ...], y: tuple[Tile, ...]) -> tuple[Tile, ...]:
     """The same, and h before the last element: of a single element that is h itself, 1 h + 0."""
     return (*_linear(x[:2], y[:2]), x[0] * y[2], x[1] * y[2] + y[3])
+
+
+def _max_times(x: tuple[Tile, ...], y: tuple[Tile, ...]) -> tuple[Tile, ...]:
+    """h -> max(a h, b), and then h -> max(a' h, b'), for a' >= 0."""
+    return x[0] * y[0], x[0].composer.apply("max", x[1] * y[0], y[1])
 
 
 def _max_plus(x: tuple[Tile, ...], y: tuple[Tile, ...]) -> tuple[Tile, ...]:

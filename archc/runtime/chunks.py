@@ -160,6 +160,11 @@ def max_plus_step(a: Tensor | float, h: Tensor, b: Tensor) -> Tensor:
     return torch.maximum(a + h, b)
 
 
+def max_times_step(a: Tensor | float, h: Tensor, b: Tensor) -> Tensor:
+    """max(a * h, b)."""
+    return torch.maximum(a * h, b)
+
+
 def matrix_step(a: Tensor, h: Tensor, b: Tensor) -> Tensor:
     """a @ h + b."""
     return a @ h + b

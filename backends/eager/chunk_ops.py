@@ -227,6 +227,10 @@ def move(scope: Scope, node: Node) -> Value:
     return Value(text, x.layout, x.kind)
 
 
+LARGEST = {"max-plus": "max_plus_step", "max-times": "max_times_step"}
+"""Steps of scans that are no sums."""
+
+
 def scan(scope: Scope, node: Node) -> Value:
     """`scan_rows(a, b, h, -2, linear_step)`; of integers as reals, as a number times them would be
     of torch's own default dtype."""
@@ -235,8 +239,8 @@ def scan(scope: Scope, node: Node) -> Value:
         return _scan_matrices(scope, node)
     rest = tuple(name for name in layout if name != op.axis)
     step, seen = "linear_step", Scope.value
-    if op.kind == "max-plus":
-        step, seen = "max_plus_step", tensor  # torch.maximum takes no numbers
+    if op.kind in LARGEST:
+        step, seen = LARGEST[op.kind], tensor  # torch.maximum takes no numbers
     a = laid_out(scope.real(scope.value(node.operands[0])), layout)
     b = laid_out(scope.real(seen(scope, node.operands[1])), layout)
     first = laid_out(scope.real(seen(scope, node.operands[2])), rest)

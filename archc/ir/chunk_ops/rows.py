@@ -171,9 +171,10 @@ class Move(AlongAxis, Moving):
 class Scan(ChunkOp):
     """h[i] = a[i] * h[i-1] + b[i] along the rows, for operands a, b and h[-1] (no row).
 
-    `kind` "linear", or "max-plus": h[i] = max(a[i] + h[i-1], b[i]). With `matrix` = (row, col), a
-    is a matrix per row, or the same for all: h[i] = a[i] @ h[i-1] + b[i], where h has the axis
-    `col` and a also `row`, the same axis of the result. `reverse` walks from the last row.
+    `kind` "linear", or "max-plus": h[i] = max(a[i] + h[i-1], b[i]), or "max-times", for a >= 0 and
+    finite numbers: h[i] = max(a[i] * h[i-1], b[i]). With `matrix` = (row, col), a is a matrix per
+    row, or the same for all: h[i] = a[i] @ h[i-1] + b[i], where h has the axis `col` and a also
+    `row`, the same axis of the result. `reverse` walks from the last row.
     "exclusive": the value before each row, h[i-1], in place of h[i].
     """
 
@@ -226,6 +227,8 @@ class Scan(ChunkOp):
         """One step, its dims as in `rest`."""
         if self.kind == "max-plus":
             return (a.to(rest) + state.data).maximum(added)
+        if self.kind == "max-times":
+            return (a.to(rest) * state.data).maximum(added)
         if self.matrix is None:
             return a.to(rest) * state.data + added
         row, col = self.matrix

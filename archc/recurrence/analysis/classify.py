@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, components
-from archc.recurrence.analysis.degree import OTHER, degrees, reads, updates
+from archc.recurrence.analysis.degree import CONSTANT, OTHER, degrees, reads, updates
 from archc.recurrence.analysis.semirings import SEMIRINGS
 from archc.recurrence.analysis.transition import Transition, transition
 from archc.source import Span
@@ -15,7 +15,7 @@ from archc.source import Span
 @dataclass(frozen=True)
 class Class:
     """The kind of a memory: `kind` is one of linear, tropical, law (the spec says how it composes),
-    sequential, attention, window.
+    clamped, sequential, attention, window.
 
     `text` says it in words; `reason` and `span` say why a sequential one has no chunked form.
     """
@@ -79,8 +79,31 @@ def _component(recurrence: ir.Recurrence, states: tuple[str, ...]) -> Class:
         tropical = degrees(recurrence, states, sums)
         if all(tropical[after[s]].kind != OTHER for s in states):
             return Class("tropical", states, text)
+    if len(states) == 1 and _within_bounds(recurrence, states[0]):
+        return Class("clamped", states, "linear recurrence kept within bounds")
     span = recurrence.body[broken.culprit].span if broken.culprit is not None else None
     return Class("sequential", states, "sequential cell", broken.why, span)
+
+
+BOUNDED = {"add", "sub", "mul", "div", "max", "min", "relu", "where"}
+"""Functions of a state that a recurrence within bounds has."""
+
+
+def _within_bounds(recurrence: ir.Recurrence, state: str) -> bool:
+    """Whether a state is scaled, moved and kept within bounds, whatever it is scaled by."""
+    body, known = recurrence.body, degrees(recurrence, (state,))
+    update = updates(recurrence)[state]
+    inside = {id for id in (update, *body.ancestors(update)) if known[id].kind != CONSTANT}
+    for node in (body[id] for id in inside if not isinstance(body[id].op, ir.Input)):
+        held = [id for id in node.operands if id in inside]
+        fn = node.op.fn if isinstance(node.op, ir.Elementwise) else ""
+        several = fn == "where" and node.operands[0] not in held
+        first = fn not in ("sub", "div") or held == [node.operands[0]]
+        if fn not in BOUNDED or not first or (len(held) > 1 and not several):
+            return False
+        if fn == "where" and not several:
+            return False
+    return True
 
 
 def describe(recurrence: ir.Recurrence, states: tuple[str, ...], found: Transition) -> str:

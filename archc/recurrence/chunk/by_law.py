@@ -72,6 +72,8 @@ def remark(law: GivenLaw) -> str:
     """How states of a law come to be in chunks, for a reader."""
     known = {True: "proved", False: "not proved, nor refuted by random numbers", None: "as given"}
     names = ", ".join(f"`{name}`" for name in law.states)
+    if not law.text:
+        return f"{names} is kept within bounds: runs of tokens compose by {', '.join(law.parts)}"
     return f"{names}: by the composition law `{law.text}`, {known[law.proved]}"
 
 

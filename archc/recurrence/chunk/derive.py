@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import sympy
 
-from archc.dims import Axis, free_symbols
+from archc.dims import Axis
 from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -49,6 +49,7 @@ from archc.recurrence.analysis.degree import before, updates
 from archc.recurrence.analysis.gauge import Proof, proved
 from archc.recurrence.analysis.sums_apart import reads_apart
 from archc.recurrence.chunk.by_law import by_law, in_order, remark
+from archc.recurrence.chunk.clamped import in_bounds
 from archc.recurrence.chunk.conjugate import conjugate, turned
 from archc.recurrence.chunk.coupled import coupled, dense, spun
 from archc.recurrence.chunk.decays import check_log
@@ -107,8 +108,7 @@ class Derivation:
     ):
         self.recurrence = recurrence
         self.usual, self.most = usual, partial(at_most, usual, known)
-        self.body = recurrence.body
-        self.wanted = wanted
+        self.body, self.wanted = recurrence.body, wanted
         self.initial = initial
         self.captures, self.known, self.after = captures, known, updates(recurrence)
         self.old = {name: id for id, name in before(recurrence).items()}
@@ -125,7 +125,7 @@ class Derivation:
         self.maxima: list[tuple[int, int]] = []  # before and after each token
         self.gauges: list[tuple[Proof, int]] = []  # and what the last value rises by
         self.kept: list[Kept] = []
-        self.notes: list[str] = []
+        self.notes, self.laws = list[str](), [*recurrence.laws]
         self.definite: list[int] = []
 
     def _lifted_inputs(self) -> dict[int, int]:
@@ -179,7 +179,7 @@ class Derivation:
             graph.outputs[ck.final(name)] = self.frame.full(id, self.states[name].axes)
         graph.prune([node.id for node in graph if isinstance(node.op, ir.Input)])
         return Derived(
-            graph, tuple(forms), tuple(self.kept), tuple(self.notes), self.recurrence.laws,
+            graph, tuple(forms), tuple(self.kept), tuple(self.notes), tuple(self.laws),
             tuple(self.definite),
         )  # fmt: skip
 
@@ -197,10 +197,11 @@ class Derivation:
         try:
             if given & {*form.states}:
                 raise NotChunked("these states need one another, and a law is given for some alone")
-            if form.refusal is not None:
-                refusal = form.refusal
+            refusal = form.refusal
+            if refusal is None:
+                GROUPS[form.kind](self, form)
+            elif not self._in_bounds(form):
                 raise NotChunked(refusal.reason, refusal.help, refusal.node, refusal.code)
-            GROUPS[form.kind](self, form)
         except NotChunked as error:
             self.kept.append(Kept(form.states, error.reason, error.help, error.node, error.code))
             self._loop(form.states)
@@ -221,6 +222,14 @@ class Derivation:
             for name, found in by_law(self.frame, law, states, parts, self.starts).items():
                 self._note_state(name, found)
             self.notes.append(remark(law))
+
+    def _in_bounds(self, form: NormalForm) -> bool:
+        """A state that is kept within bounds; False if it is something else."""
+        found = in_bounds(self.recurrence, form, self.lifted, self.known, self.initial, self.starts)
+        for law, carried in found:
+            self._note_state(law.states[0], carried)
+            self.laws, self.notes = [*self.laws, law], [*self.notes, remark(law)]
+        return bool(found)
 
     def _loop(self, states: Sequence[str]) -> None:
         """A loop over the tokens for some of the states."""
@@ -529,20 +538,11 @@ class Derivation:
         if gate == 1:
             return None
         gate = factored(Table(form.atoms), gate)
-        check_log(self.body, self.known, form, gate, self._node_of(form, gate))
+        check_log(self.body, self.known, form, gate, self.old.values())
         graph = self.frame.graph
         found = log_of(graph, self._value(form, gate), intervals(graph, self.known))
         assert not isinstance(found, NoLog), "the body has a logarithm"
         return differences_first(self.frame, found, self.maxima)
-
-    def _node_of(self, form: NormalForm, gate: sympy.Expr) -> int | None:
-        """The first node of the body that holds all of a gate, and no state."""
-        atoms = [form.atoms[s] for s in sorted(free_symbols(gate), key=str) if s in form.atoms]
-        parts = {atom.node for atom in atoms if atom.node is not None}
-        moved = set(self.old.values()).union(*map(self.body.descendants, self.old.values()))
-        every = (node.id for node in self.body if node.id not in moved)
-        found = (id for id in every if parts <= self.body.ancestors(id) | {id})
-        return next(found, None) if parts else None
 
     def _read(self, form: NormalForm, made: MatrixForm, k: int, read: Read) -> int:
         """A read along tokens, with the axes of the body's node."""

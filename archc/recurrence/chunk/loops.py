@@ -37,6 +37,7 @@ def loops(layer: ir.Layer) -> tuple[Diagnostic, ...]:
 
 def _believed(law: GivenLaw) -> Diagnostic:
     """The warning about a law that may be wrong."""
+    assert law.span is not None, "a law of the spec has a place there"
     return Diagnostic(
         "E0609",
         f"the composition law of {named(law.states)} is not proved",

@@ -97,13 +97,13 @@ def running_min(
     frame: Frame, state: ir.State, shift: int | None, value: int, initial: int
 ) -> Carried:
     """m[t] = min(shift + m[t-1], value): what is largest with the other sign."""
-    moved = None if shift is None else _negative(frame, shift)
-    made = running_max(frame, state, moved, _negative(frame, value), _negative(frame, initial))
+    moved = None if shift is None else negative(frame, shift)
+    made = running_max(frame, state, moved, negative(frame, value), negative(frame, initial))
     before, after, final = (frame.fn("neg", id) for id in (made.before, made.after, made.final))
     return Carried(before, after, final)
 
 
-def _negative(frame: Frame, id: int) -> int:
+def negative(frame: Frame, id: int) -> int:
     """A value with the other sign; a number stays one, as numbers have no gradient."""
     op = frame.graph[id].op
     return frame.number(-op.value) if isinstance(op, ir.Constant) else frame.fn("neg", id)
@@ -215,13 +215,13 @@ def _rises(
     wins = (frame.fn("real", frame.fn(fn, moved, value)) for fn in ("gt", "ge"))
     share = frame.fn("div", frame.fn("add", *wins), frame.number(2))
     rest = frame.fn("sub", frame.number(1), share)
-    write = frame.fn("mul", rest, _finite_rise(frame, value))
+    write = frame.fn("mul", rest, finite_rise(frame, value))
     if shift is not None:
-        write = frame.fn("add", frame.fn("mul", share, _finite_rise(frame, shift)), write)
-    return diagonal(frame, state, share, write, _finite_rise(frame, initial))
+        write = frame.fn("add", frame.fn("mul", share, finite_rise(frame, shift)), write)
+    return diagonal(frame, state, share, write, finite_rise(frame, initial))
 
 
-def _finite_rise(frame: Frame, id: int) -> int:
+def finite_rise(frame: Frame, id: int) -> int:
     """0, with the gradient of a value; one of inf or -inf has none."""
     if isinstance(frame.graph[id].op, ir.Constant):
         return frame.number(0)

@@ -122,6 +122,7 @@ def test_scans(reverse: bool) -> None:
     s.outputs(
         x=s.add(ck.Scan("i", reverse=reverse), a, b, first),
         y=s.add(ck.Scan("i", "max-plus", reverse=reverse), a, b, first),
+        u=s.add(ck.Scan("i", "max-times", reverse=reverse), s.fn("exp", a), b, first),
         z=s.add(ck.Scan("i", reverse=reverse), s.number(2), b, s.number(0)),
         w=s.add(ck.Scan("i", reverse=reverse, exclusive=True), a, b, first),
         v=s.add(ck.BlockSums("H", 2), a),

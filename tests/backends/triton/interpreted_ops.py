@@ -210,6 +210,7 @@ def scans() -> Cases:
         s.outputs(
             x=s.add(ck.Scan("i", reverse=reverse), a, b, first),
             y=s.add(ck.Scan("i", "max-plus", reverse=reverse), a, b, first),
+            t=s.add(ck.Scan("i", "max-times", reverse=reverse), s.fn("exp", a), b, first),
             z=s.add(ck.Scan("i", reverse=reverse), s.number(2), b, s.number(0)),
             w=s.add(ck.Scan("i", reverse=reverse), one, b, first),
             v=s.add(ck.Scan("i", reverse=reverse), one, one, s.number(0)),

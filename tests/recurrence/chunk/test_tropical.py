@@ -90,7 +90,7 @@ SPELLINGS = {
     "max(where(m[t-1] > 0, a, m[t-1]), b)": "",
     "max(m[t-1], a) + softplus(-abs(m[t-1] - b))": "",
     "log(exp(m[t-1]) - exp(b))": "",
-    "min(max(m[t-1], a), b)": "",
+    "min(max(m[t-1], a), m[t-1] * b)": "",
 }
 
 
