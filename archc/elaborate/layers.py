@@ -8,7 +8,7 @@ import sympy
 
 from archc.diagnostics import Refused
 from archc.dims import BATCH, TIME, Axis, at, number_symbol, size_symbol
-from archc.elaborate import in_place, ops, tied
+from archc.elaborate import in_place, left_out, ops, tied
 from archc.elaborate.body import elaborate_layer
 from archc.elaborate.callee import bind, infer, inputs_of
 from archc.elaborate.scope import OF_VALUES, Scope
@@ -170,10 +170,9 @@ def apply(
     op = ir.Call(layer, path, tuple(args.items()), outer)
     if target.instance is not None:
         op, numbers = tied.use(scope, target.instance, op, numbers, node.span)
-    made = ops.node(scope, op, *numbers, span=node.span)
-    return {
-        name: ops.node(scope, ir.Result(name), made, span=node.span) for name in layer.graph.outputs
-    }
+        return left_out.applied(scope, op, numbers, node.span)
+    parts = left_out.parted(scope, layer, numbers)
+    return left_out.called(scope, parts, op, f"{path}_optional", numbers, node.span)
 
 
 def _note_tokens(

@@ -230,7 +230,8 @@ def _joined(scope: Scope, a: Tensor, b: Tensor, spans: tuple[Span, Span]) -> lis
         helps += [f"transpose the matrix: `{turned} @ {right}`"]
     elif not scope.memory and len(_ways(vb, va)) == 1:
         where = "the dims that are joined stand last on the left and first on the right"
-        helps += [f"write `{right} @ {left}`: {where}"]
+        square = len(va) == 2 and va[0].base == va[1].base  # `M @ h` has rows of M, so `h @ M.T`
+        helps += [f"write `{right} @ {left}{'.T' if square else ''}`: {where}"]
     elif shared:
         other = f"any other sum is written `sum[{shared[0]}](a * b)`"
         helps += [f"`@` joins trailing with leading dims; {other}"]

@@ -14,6 +14,7 @@ from archc.elaborate.binding import declare, force, given_anew
 from archc.elaborate.finish import finish
 from archc.elaborate.heads import node_name
 from archc.elaborate.in_order import in_order
+from archc.elaborate.left_out import Parts, called, in_parts, needs_optional
 from archc.elaborate.mentions import exported_by, names_given
 from archc.elaborate.scope import Context, Scope
 from archc.elaborate.values import Frame, Lazy, Option, Tensor, Value
@@ -94,12 +95,12 @@ def stack(
         return values
     values = {name: _of_each_sequence(scope, value) for name, value in values.items()}
     path = scope.context.path("layers")
-    shared: dict[tuple, ir.Layer] = {}
+    shared: dict[tuple, Parts] = {}
     for place in range(int(known)):
         scope.session.stacked += 1
         if scope.session.stacked > LAYERS:
             raise over_budget(f"loops stack more than {LAYERS} layers", stmt.span)
-        values = _stacked(scope, stmt, values, f"{path}.{place}", place, shared, define)
+        values = _stacked(scope, stmt, values, path, place, shared, define)
     return values
 
 
@@ -127,7 +128,7 @@ def _stacked(
     values: Mapping[str, Value],
     path: str,
     place: int,
-    shared: dict[tuple, ir.Layer],
+    shared: dict[tuple, Parts],
     define: Define,
 ) -> dict[str, Value]:
     """One layer of a stack: the body as a layer, shared by all of the same branches and inputs."""
@@ -151,15 +152,15 @@ def _stacked(
     decl = tree.Decl(stmt.span, "block", context.name, (), (), "", stmt.body, stmt.span)
     layer = finish(context, decl, tensors)
     key = _made_of(context, layer, values)
-    layer = shared.setdefault(key, layer)
+    parts = shared.setdefault(key, in_parts(layer))
     if len(shared) > 1:
-        layer.name = f"{context.name}{list(shared).index(key) + 1}"
+        parts.first.name = f"{context.name}{list(shared).index(key) + 1}"
     sizes = tuple((a.symbol.name, a.symbol) for a in context.args if a.symbol is not None)
     sizes = (*sizes[:-1], *here.items())
     axes = {a.name: a for t in tensors.values() for a in t.axes if a.kind == "dim"}
-    op = ir.Call(layer, path, sizes, tuple(axes.items()))
-    made = ops.node(scope, op, *(entry[2] for entry in frame.entries), span=stmt.span)
-    read = {n: ops.node(scope, ir.Result(n), made, span=stmt.span) for n in tensors}
+    given = [outer for _, _, outer in frame.entries]
+    op = ir.Call(parts.first, f"{path}.{place}", sizes, tuple(axes.items()))
+    read = called(scope, parts, op, f"{path}_optional.{place}", given, stmt.span)
     return {n: numbers[n] if n in numbers else read[n] for n in results}
 
 
@@ -180,4 +181,6 @@ def _is_number(value: Value) -> bool:
 def _layer_capture(frame: Frame, outer: Tensor, role: str) -> int:
     """A value from outside a stack enters each of its layers as an input."""
     name = frame.enter(node_name(outer, "x"), role, outer)
-    return frame.graph.add(ir.Input(name, outer.type), name=name)
+    late = needs_optional(outer)
+    frame.optional |= late
+    return frame.graph.add(ir.Input(name, outer.type, late), name=name)

@@ -103,7 +103,7 @@ class Module:
 @dataclass(eq=False)
 class Session:
     """The state of one run: findings, how each kind of expression is evaluated and what each kind
-    of statement defines, and the layers elaborated so far."""
+    of statement defines, and the layers elaborated so far; those of two parts (`left_out.py`)."""
 
     report: Report
     rules: Mapping[type, Callable[[Scope, Any], Value]]
@@ -113,6 +113,7 @@ class Session:
         default_factory=list
     )
     lifted: dict[int, Any] = field(default_factory=dict)
+    parted: dict[tuple[int, frozenset[int]], Any] = field(default_factory=dict)
     depth: int = 0
     steps: int = 0
     stacked: int = 0

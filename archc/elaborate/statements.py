@@ -34,6 +34,7 @@ def _input(scope: Scope, stmt: tree.Input, exported: set[str]) -> None:
     if stmt.within is not None:
         size = scope.evaluate(stmt.within)
         dtype = "int" if isinstance(size, sympy.Expr) else "real"
+    scope.frame.optional |= stmt.optional
     for item in stmt.names:
         type = Type((BATCH, along, *scope.axes(item.axes or ())), dtype)
         id = scope.frame.graph.add(

@@ -90,12 +90,14 @@ Value = Tensor | Identity | Option | LayerRef | AbstractLayer | FunctionRef | sy
 
 @dataclass(eq=False)
 class Frame:
-    """A graph under construction. `capture(tensor, role)` makes the node for an outer value."""
+    """A graph under construction. `capture(tensor, role)` makes the node for an outer value;
+    `optional`: some of its inputs may be left out."""
 
     graph: Graph
     parent: Frame | None = None
     capture: Callable[[Frame, Tensor, str], int] | None = None
     region: bool = False
+    optional: bool = False
     captured: dict[tuple[int, str], int] = field(default_factory=dict)
     entries: list[tuple[str, str, Tensor]] = field(default_factory=list)
 

@@ -342,10 +342,10 @@ class Forward:
             with writer.block(f"if {self.continued}:"):
                 message = quoted(f"{name} cannot be continued: {memory.refusal}")
                 writer.call("raise ValueError(", [message], ")")
-        if not memory.fields:
-            return
         if memory.whole:
             self._refuse_gaps(writer)
+        if not memory.fields:
+            return
         if self.scope.cu_seqlens:
             rows = f"{self.first}.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1"
             writer.line(f"{self.rows} = {rows}")
