@@ -240,12 +240,15 @@ class Writer:
 
 def wrapped(line: str, width: int, taken: int = 0, hang: str = "") -> list[str]:
     """A line in pieces of at most `width`, the first shorter by `taken`; it goes on at `hang`, an
-    indented one further in, and a shape such as [B, T, H] stays together."""
+    indented one further in, where no flag of a command is cut, and a shape such as [B, T, H] stays
+    together."""
     lead = line[: len(line) - len(line.lstrip())]
     hang = lead + INDENT if lead else hang
     first = lead + " " * taken
     whole = _SHAPE.sub(lambda shape: shape[0].replace(" ", "\0"), line.strip())
-    pieces = textwrap.wrap(whole, width, initial_indent=first, subsequent_indent=hang)
+    pieces = textwrap.wrap(
+        whole, width, initial_indent=first, subsequent_indent=hang, break_on_hyphens=not lead
+    )
     pieces = [piece.replace("\0", " ") for piece in pieces]
     return [lead + pieces[0].lstrip(), *pieces[1:]] if pieces else [""]
 

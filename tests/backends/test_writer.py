@@ -18,6 +18,7 @@ from archc.backends.writer import (
     reserved,
     snake,
     statement,
+    wrapped,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,3 +97,10 @@ def test_long_calls_are_wrapped():
     assert lines[2] == " " * len("function(") + "argument_7)" and lines[4].endswith("argument_11)")
     assert max(map(len, lines)) <= COLUMNS
     ast.parse(writer.text())
+
+
+def test_no_flag_of_a_command_is_cut():
+    command = "    archc compile mine -o mine.py --no-check"
+    for width in range(24, len(command)):
+        lines = wrapped(command, width)
+        assert " ".join(map(str.strip, lines)) == command.strip()
