@@ -1,6 +1,7 @@
 """Values of every token so far, which get longer from call to call: kept in memory that has room
 for more, so that a token costs what it is, and not what is there already."""
 
+from functools import reduce
 from typing import Any
 
 import torch
@@ -10,6 +11,16 @@ from archc.runtime.ops import transformed
 
 LEAST_ROOM = 16
 """Tokens that there is room for when memory is first taken, at least."""
+
+
+def in_one_dtype(*given: Tensor) -> tuple[Tensor, ...]:
+    """Tensors in the widest of their dtypes, which is what PyTorch multiplies them in: kernels on a
+    GPU take each as it is, and autocast chooses by itself."""
+    kinds, device = {x.dtype for x in given}, given[0].device.type
+    if len(kinds) < 2 or device == "cuda" or torch.is_autocast_enabled(device):
+        return given
+    wide = reduce(torch.promote_types, kinds)
+    return tuple(x.to(wide) for x in given)
 
 
 def grown(past: Tensor, new: Tensor, kept: bool = True) -> Tensor:

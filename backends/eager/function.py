@@ -59,6 +59,10 @@ class Function(Forward):
     def _checks(self, writer: Writer) -> None:
         """Refuse inputs that do not fit, and sizes that follow from others and do not."""
         super()._checks(writer)
+        inputs = [(self.names[id], op) for id, op in self.layer.inputs if not op.optional]
+        real = ", ".join(name for name, op in inputs if op.type.dtype == "real")
+        if ", " in real and any(isinstance(node.op, ir.Attend) for node in self.layer.graph):
+            writer.line(f"{real} = in_one_dtype({real})")
         writer.line(f"check_chunk({quoted(self.parts.name)}, chunk)")
         scope, title = self.scope, quoted(self.parts.name)
         self.needs = Writer(margin=4)

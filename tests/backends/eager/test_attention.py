@@ -212,3 +212,20 @@ def test_pairs_without_kernels_are_made_of_some_readers_at_a_time(
     assert sizes[1] <= sizes[0] / 3 or name == "weights that leave"
     vectors = 64 * 64 * 2 * 3  # of each pair: what is looked up by distance is none
     assert sizes[0] < vectors or "distance" not in name
+
+
+def test_an_op_takes_a_gate_that_is_wider_than_the_rest() -> None:
+    """As its kernels do: it is computed in the widest dtype, by tokens too."""
+    op = archc.parse("""
+layer Gated(H, K):
+    input q[H, K], k[H, K], v[H, K], g[H]
+    attend s <= t over H:
+        o = softmax(q[t].T @ k[s] + g[s]) @ v[s]
+    output o
+""").op
+    q, k, v = (torch.randn(2, 6, 3, 4).bfloat16() for _ in range(3))
+    g = torch.randn(2, 6, 3)
+    wanted, _ = op(q.float(), k.float(), v.float(), g)
+    made, state = op(*(x[:, :4] for x in (q, k, v, g)))
+    rest, _ = op(*(x[:, 4:] for x in (q, k, v, g)), state=state)
+    torch.testing.assert_close(torch.cat([made, rest], 1), wanted)
