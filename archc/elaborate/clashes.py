@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from archc.diagnostics import Refused
 from archc.elaborate.mentions import names_defined, walk
@@ -119,13 +119,35 @@ def _values(decl: tree.Decl) -> Iterator[tuple[str, Span]]:
             yield part.name, part.span
 
 
+def _check_dims(scope: Scope, names: Sequence[tree.Declared]) -> None:
+    """Refuse names without dims before one that has some."""
+    bare: list[tree.Declared] = []
+    for item in names:
+        if item.axes is None:
+            bare.append(item)
+        elif bare:
+            text = item.span.text
+            dims = text[text.index("[") :]
+            first = bare[0]
+            same = ", ".join(f"{each.name}{dims}" for each in bare)
+            scope.error(
+                "E0228",
+                f"`{first.name}` has no dims, and `{text}` behind it has",
+                first.span,
+                helps=[f"write `{same}`; one number a token is `{first.name}[]`"],
+            )
+            bare = []
+
+
 def check_inputs(scope: Scope, decl: tree.Decl) -> None:
     """Refuse several inputs in one statement where what stands behind them may be meant of the
-    last alone: `x[d], c[e] along m` of a layer without other tokens, `x[d], tokens in vocab`."""
+    last alone, `x[d], c[e] along m` of a layer without other tokens, `x[d], tokens in vocab`; or of
+    all, as it would be of parameters: `q, k[H, K]`."""
     inputs = [stmt for stmt in decl.body if isinstance(stmt, tree.Input)]
     own = any(stmt.along is None for stmt in inputs)
     for stmt in inputs:
         kinds = {item.axes is None for item in stmt.names}
+        _check_dims(scope, stmt.names)
         mixed = stmt.within is not None and len(kinds) > 1
         if len(stmt.names) > 1 and (mixed or not own):
             *others, last = (item.span.text for item in stmt.names)

@@ -125,6 +125,15 @@ def test_what_stands_behind_several_inputs(inputs: str, code: list[str]) -> None
     assert not code or f"then `input {inputs.partition(', ')[2]}`" in refusal(text)
 
 
+def test_inputs_share_no_dims() -> None:
+    """`q, k[d]` had one number a token for q, where parameters share what follows."""
+    text = "layer L(d):\n    input x, z, q[d], p[]\n    output y = x + z * q + p\n"
+    assert codes(text) == ["E0228"]
+    assert "write `x[d], z[d]`; one number a token is `x[]`" in refusal(text)
+    for given in ("x[d], z[d],", "x[], z[],"):
+        assert codes(text.replace("x, z,", given)) == []
+
+
 def test_a_sequence_is_no_dim() -> None:
     text = "layer L(d):\n    input x[d]\n    input c[d] along m\n    output y = x + sum[m](c)\n"
     assert codes(text) == ["E0202"]
