@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import sympy
 
+from archc.dims import TIME
 from archc.functions.definitions import FUNCTIONS
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -164,10 +165,10 @@ def cost(kernel: Kernel, setting: Setting, device: Device) -> Cost:
     each = bytes + max(0, moved - bytes) / AGAIN
     chip = of_steps(kernel, setting) if walks_tokens(kernel) else on_chip(program)
     done = times["products"] + times["arithmetic"] / SUSTAINED
-    if walks_tokens(kernel):
+    if goes_by_tokens(kernel):
         turn += (program.often(True) - 1) * TOKEN
-    elif kernel.walk is not None:
-        done *= AHEAD
+    if kernel.walk is not None:
+        done *= 1 if walks_tokens(kernel) else AHEAD
     else:
         done *= BESIDE
         at_once = min(AT_ONCE, max(1, HELD // max(chip.registers, 1)))
@@ -178,6 +179,12 @@ def cost(kernel: Kernel, setting: Setting, device: Device) -> Cost:
         kernel.name, count, reads, writes, work, chip, times[limit], limit,
         LAUNCH + busy + turn,
     )  # fmt: skip
+
+
+def goes_by_tokens(kernel: Kernel) -> bool:
+    """Whether a kernel waits at every token: a walk of tokens, or of a state that stays a loop in a
+    chunked form."""
+    return kernel.walk is not None and kernel.graph[kernel.walk].op.stream.name == TIME.name
 
 
 def _waits(kernel: Kernel) -> bool:

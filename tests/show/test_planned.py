@@ -42,6 +42,25 @@ def test_every_decision_has_its_reason_as_data() -> None:
     assert {"carries", "free", "waits", "split", "saved", "passed", "narrow", "again"} <= used
 
 
+def test_a_state_that_stays_a_loop_beside_chunks_waits_at_every_token() -> None:
+    """The gain of a scalar variance is no linear recurrence: its walk of tokens is most of it."""
+    text = """
+layer Gain(H, K, V):
+    input q[H, K], k[H, K], v[H, V], r[H]
+    recurrence p[], S[K, V] over H:
+        g    = p[t-1] / (p[t-1] + softplus(r))
+        p[t] = (1 - g) * p[t-1] + 1
+        S[t] = S[t-1] + g * k @ (v - S[t-1].T @ k).T
+        o    = S[t].T @ q
+    output o
+"""
+    layer = archc.parse(text).layer
+    for tokens in (1024, 8192):
+        (plan,) = plans_of(layer, conditions({"T": tokens}))
+        part = next(part for part in plan.parts if len(part.kernels.kernels) > 1)
+        assert part.kernels.kernels and sum(c.expected for c in part.cost.kernels) > tokens * 1e-6
+
+
 def test_what_bounds_tiles_is_said() -> None:
     """The room there is, what each kernel takes of it, and why chunks are not longer."""
     wide = archc.load("mesa", d=512, H=2).layer
