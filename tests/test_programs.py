@@ -78,4 +78,4 @@ def test_more_are_written() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_many_compute_what_they_mean(part: int) -> None:
-    run(range(2000 + 50 * part, 2050 + 50 * part), numbers=True)
+    run(range(1004 + 50 * part, 1054 + 50 * part), numbers=True)
