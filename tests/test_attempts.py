@@ -95,6 +95,8 @@ ATTEMPTS: dict[str, tuple[str, str, str, str | None]] = {
     "a tab": (ATTENTION, "    input x[d]", "\tinput x[d]", None),
     "an open docstring": (ATTENTION, '"""Softmax attention."""', '"""Softmax attention.', '"""'),
     "return": (ATTENTION, "    output y[d] = o @ W_o", "    return o @ W_o", "output y"),
+    "the return of a name": (STACK, "    output x\n", "    return x\n", "output x"),
+    "the letter of the sigmoid": (MEMORY, "sigmoid(x @ W_f)", r"\sigma(x @ W_f)", "sigmoid("),
     "batch and time": (MLP, "input x[d]", "input x[T, d]", None),
     "a size worked out in a shape": (
         MLP, "d, e = 4 * d, eps = 1e-6):\n    input x[d]\n    param W_1[d, e]; W_2[e, d]",

@@ -209,7 +209,9 @@ def check_placement(scope: Scope, decl: tree.Decl) -> None:
 def _instead(stmt: tree.Stmt, function: bool) -> list[str]:
     """The help for a misplaced statement: what to write, and where."""
     if isinstance(stmt, tree.Return) and not function:
-        return [f"write `output y = {stmt.value.span.text}`: a layer has outputs"]
+        named = isinstance(stmt.value, tree.Name)
+        given = stmt.value.span.text if named else f"y = {stmt.value.span.text}"
+        return [f"write `output {given}`: a layer has outputs"]
     if isinstance(stmt, tree.Output) and function:
         return ["write `return`: a function has one value"]
     if function:

@@ -263,6 +263,7 @@ TEXTS = (
         "S[t] = S_{t-1} + k @ v.T", "S[t] = S[t-1] + k @ v.T", STEP,
     ),
     # --- LaTeX ---
+    Habit(r"\\sigma\s*\\?[({]", "`sigmoid(`", r"z = \sigma(x)", "z = sigmoid(x)"),
     Habit(rf"\\(?:var)?({GREEK})(?![A-Za-z])", "`{1}`, or the letter itself",
           r"S[t] = \alpha * S[t-1] + k @ v.T", "S[t] = alpha * S[t-1] + k @ v.T", STEP),
     Habit(r"\\lambda(?![A-Za-z])", "`lam`, or `λ`", r"z = \lambda * x", "lam = 2\nz = lam * x"),
