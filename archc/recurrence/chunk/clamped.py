@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields
 from archc.functions.interval import UNIT
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.typing import layer_graph
@@ -301,7 +302,7 @@ def law_of_clamp(state: ir.State, clamp: Clamp, span: Span | None) -> GivenLaw:
     one, two = ({n: input_of(merge, f"{n}.{i}", type) for n in names} for i in (1, 2))
     for name in names:
         if name == "slope":
-            merge.outputs[name] = merge.add(ir.Elementwise("mul"), two[name], one[name])
+            merge.outputs[name] = Builder(merge).fn("mul", two[name], one[name])
         else:
             merge.outputs[name] = _of(merge, two, one[name], bounds=name != "shift")
     return GivenLaw((state.name,), names, merge, apply, "", span, proved=True)
@@ -312,5 +313,5 @@ def _of(graph: Graph, run: Mapping[str, int], value: int, bounds: bool = True) -
     steps = {"slope": "mul", "shift": "add", "low": "max", "high": "min"}
     for name, fn in steps.items():
         if name in run and (bounds or name in ("slope", "shift")):
-            value = graph.add(ir.Elementwise(fn), value, run[name])
+            value = Builder(graph).fn(fn, value, run[name])
     return value
