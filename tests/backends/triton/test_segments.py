@@ -83,7 +83,8 @@ def test_recurrences_unlike_the_bundled_ones(name: str) -> None:
     ],
 )  # fmt: skip
 def test_their_kernels_compile_for_a_hopper_gpu(spec: str, dim: int, dtype: str) -> None:
-    """And need no more shared memory than a program may have."""
+    """And need no more shared memory than a program may have. Kernels of both ways that are equal
+    to the byte, as kda's, are one."""
     (memory,) = memories(spec)
     case, own = Case(spec, dtype, K=dim, V=dim, T=300, B=1), memory.module.chunks_of_segment
     memory.module.chunks_of_segment = lambda *given: SEGMENT
@@ -91,7 +92,7 @@ def test_their_kernels_compile_for_a_hopper_gpu(spec: str, dim: int, dtype: str)
         run(memory, values_for(memory, case, "cpu"), case.chunk)
     memory.module.chunks_of_segment = own
     made = [machine_code(each) for each in distinct(launches) if "_segment_" in each.name]
-    assert len(made) >= 4 and all(code.shared <= SHARED for code in made)
+    assert len(made) >= 2 and all(code.shared <= SHARED for code in made)
 
 
 def test_tables_and_the_rule_of_a_file() -> None:
