@@ -2,10 +2,12 @@
 
     python -m benchmarks.tuned -o backends/tuned/NVIDIA_H200.json                  # every row
     python -m benchmarks.tuned kda gla -o backends/tuned/NVIDIA_H200.json --cores 16
+    python -m benchmarks.tuned kda -o FILE --shapes 2x8192x32x128 1x32768x4x128
 
-bfloat16, B 2, T 8192, 32 heads of 128. Candidates of all rows are compiled and held against float64
-side by side; then each row is timed alone, and its better launches are written at once. Rows that
-the file has, of the same commit, are left out: a search that was cut off goes on.
+bfloat16; shapes are batch x tokens x heads x dim of a head. Candidates of all rows are compiled and
+held against float64 side by side, once for each dim of a head; then each row is timed alone at each
+shape, and its better launches are written at once. Rows that the file has, of the same commit, are
+left out: a search that was cut off goes on. `--join` puts other such files' rows into the file.
 """
 
 from __future__ import annotations
@@ -32,24 +34,34 @@ from archc.tune.search import Found, SearchFailed, checked, timed
 from benchmarks.rows import arguments
 
 ROWS = (
-    "kda", "gla", "gated_delta", "delta", "linear_attention_simple", "mamba2", "rwkv7",
-    "gated_delta_product", "mlstm", "mesa",
+    "kda", "kda_bounded", "gla", "gated_delta", "delta", "linear_attention_simple", "retention",
+    "mamba2", "rwkv7", "gated_delta_product", "mlstm", "mesa",
 )  # fmt: skip
-SIZES: Mapping[str, Mapping[str, Any]] = {"mamba2": {"P": 128}}
-SHAPE = (2, 8192, 32, 128)
-SECONDS = 150.0
-"""How long a part of a search may take."""
+SIZES: Mapping[str, Sequence[str]] = {"mamba2": ("P",)}
+"""Sizes that are the dim of a head, but for those that every row has."""
+
+SHAPES = (
+    "2x8192x32x128", "1x131072x8x128", "1x32768x4x128", "8x1024x8x64", "3x5000x24x96",
+)  # fmt: skip
+Shape = tuple[int, int, int, int]
+Row = tuple[str, Shape]
 
 
-def made(names: Sequence[str], folder: Path, cores: int) -> dict[str, Job]:
-    """The jobs, by row."""
-    orders = {}
-    for name in names:
-        sizes = SIZES.get(name, {})
+def shape_of(text: str) -> Shape:
+    """Batch, tokens, heads and dim of a head."""
+    batch, tokens, heads, dim = (int(each) for each in text.split("x"))
+    return batch, tokens, heads, dim
+
+
+def made(rows: Sequence[Row], folder: Path, cores: int) -> list[Job]:
+    """The jobs of rows."""
+    orders = []
+    for name, shape in rows:
+        sizes = dict.fromkeys(SIZES.get(name, ()), shape[3])
         asked = Request((FORWARD, BACKWARD), (), (), None, "cuda", "bfloat16", 1.0, sizes)
-        orders[name] = Order(name, SHAPE, asked)
-    make(orders.values(), folder, say, cores)
-    return {name: order.job(folder) for name, order in orders.items()}
+        orders.append(Order(name, shape, asked))
+    make(orders, folder, say, cores)
+    return [order.job(folder) for order in orders]
 
 
 def say(text: str) -> None:
@@ -64,13 +76,37 @@ def joined(table: dict[str, Any], found: Found) -> dict[str, Any]:
         source = found.sources[kernel]
         each = kernels.setdefault(source, {"kernel": kernel, "source": source, "settings": {}})
         each["settings"][kind] = candidate.settings
-    rows = [each for each in table["rows"] if each["spec"] != found.job.title]
+    this = (found.job.title, found.job.shape)
+    rows = [each for each in table["rows"] if row_of(each) != this]
     rows.append({
         "spec": found.job.title, "shape": found.job.shape, "faster": found.faster,
         "commit": table["record"]["commit"], "left_out": found.left_out,
     })  # fmt: skip
     ordered = sorted(kernels.values(), key=lambda each: (each["kernel"], each["source"]))
     return {**table, "kernels": ordered, "rows": rows}
+
+
+def row_of(each: Mapping[str, Any]) -> Row:
+    """The row of a table: its spec and its shape."""
+    batch, tokens, heads, dim = each["shape"]
+    return each["spec"], (batch, tokens, heads, dim)
+
+
+def with_rows_of(table: dict[str, Any], others: Sequence[Path]) -> dict[str, Any]:
+    """A table with the rows and kernels of others in it, of the same device and Triton, and what
+    each of them was made by."""
+    for path in others:
+        other = json.loads(path.read_text(encoding="utf-8"))
+        if any(other[name] != table[name] for name in ("device", "triton")):
+            raise ValueError(f"{path} is of {other['device']} and Triton {other['triton']}")
+        kernels = {each["source"]: each for each in table["kernels"]}
+        for each in other["kernels"]:
+            settings = kernels.setdefault(each["source"], {**each, "settings": {}})["settings"]
+            settings.update(each["settings"])
+        rows = {row_of(each): each for each in [*table["rows"], *other["rows"]]}
+        ordered = sorted(kernels.values(), key=lambda each: (each["kernel"], each["source"]))
+        table = {**table, "kernels": ordered, "rows": [*rows.values()]}
+    return table
 
 
 def begun(path: Path, commit: str | None) -> dict[str, Any]:
@@ -86,46 +122,79 @@ def begun(path: Path, commit: str | None) -> dict[str, Any]:
     return {**fresh, "kernels": [], "rows": []}
 
 
-def check(job: Job, candidates: Sequence[Candidate]) -> tuple[Found, list[str]]:
+def check(job: Job, candidates: Sequence[Candidate], seconds: float) -> tuple[Found, list[str]]:
     """What is right of a row, with one process for each candidate; nothing if the search fails."""
     found = Found(job)
     try:
-        return found, checked(found, say, SECONDS, candidates, len(candidates) + 1)
+        return found, checked(found, say, seconds, candidates, len(candidates) + 1)
     except SearchFailed as error:
         say(str(error))
         return found, []
 
 
-def searched(rows: Sequence[tuple[Found, list[str]]], path: Path, table: dict[str, Any]) -> None:
+def held(
+    jobs: Sequence[Job], candidates: Sequence[Candidate], seconds: float, cores: int
+) -> list[tuple[Found, list[str]]]:
+    """What is right of each row: candidates are held against the oracle once for a spec and the dim
+    of its heads, as many specs side by side as there are cores for."""
+    firsts: dict[tuple[str, int], Job] = {}
+    for job in jobs:
+        firsts.setdefault((job.title, job.shape[3]), job)
+    with ThreadPoolExecutor(max(1, cores // (len(candidates) + 1))) as pool:
+        every = pool.map(lambda job: check(job, candidates, seconds), firsts.values())
+        results = dict(zip(firsts, every, strict=True))
+    rows = []
+    for job in jobs:
+        found, right = results[job.title, job.shape[3]]
+        rows.append((Found(job, left_out=found.left_out), right))
+    return rows
+
+
+def searched(
+    rows: Sequence[tuple[Found, list[str]]], path: Path, table: dict[str, Any], seconds: float
+) -> None:
     """Time rows one by one, and write the table after each."""
     for found, right in rows:
         try:
             if right:
-                timed(found, right, say, SECONDS)
+                timed(found, right, say, seconds)
                 table = joined(table, found)
-                path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-                say(f"{found.job.title}: {len(found.settings)} launches, {found.faster}")
+                write(table, path)
+                shape = "x".join(map(str, found.job.shape))
+                say(f"{found.job.title} {shape}: {len(found.settings)} launches, {found.faster}")
         except SearchFailed as error:
             say(str(error))
+
+
+def write(table: Mapping[str, Any], path: Path) -> None:
+    """The table's file."""
+    path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> int:
     """Every row that is asked for."""
     parser = arguments(__doc__, ROWS)
+    parser.add_argument("--shapes", type=shape_of, nargs="*", default=[*map(shape_of, SHAPES)])
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--warps", type=int, nargs="*", default=[4, 8])
     parser.add_argument("--stages", type=int, nargs="*", default=[1, 2, 3])
+    parser.add_argument("--seconds", type=float, default=300.0, help="for each part of a search")
+    parser.add_argument("--join", type=Path, nargs="*", help="put rows of these files into it")
     given = parser.parse_args()
+    if given.join:
+        first, *others = [each for each in (given.output, *given.join) if each.exists()]
+        table = json.loads(first.read_text(encoding="utf-8"))
+        write(with_rows_of(table, others), given.output)
+        return 0
     table = begun(given.output, given.commit)
     commit = table["record"]["commit"]
-    known = {each["spec"] for each in table["rows"] if each["commit"] == commit}
-    candidates = every(given.warps, given.stages)
+    known = {row_of(each) for each in table["rows"] if each["commit"] == commit}
+    rows = [(name, shape) for shape in given.shapes for name in given.names]
     with tempfile.TemporaryDirectory(prefix="archc-tuned-") as folder:
-        names = [name for name in given.names if name not in known]
-        jobs = made(names, Path(folder), given.cores)
-        with ThreadPoolExecutor(max(1, given.cores // (len(candidates) + 1))) as pool:
-            rows = [*pool.map(lambda job: check(job, candidates), jobs.values())]
-        searched(rows, given.output, table)
+        jobs = made([row for row in rows if row not in known], Path(folder), given.cores)
+        candidates = every(given.warps, given.stages)
+        right = held(jobs, candidates, given.seconds, given.cores)
+        searched(right, given.output, table, given.seconds)
     return 0
 
 

@@ -121,15 +121,19 @@ def wrong(oracle: Oracle, peer: Peer) -> list[str]:
 
 
 def check(job: Job, names: list[str]) -> Iterator[dict[str, Any]]:
-    """A row for each candidate: what is wrong with it, or why it cannot be launched."""
+    """A row for each candidate: what is wrong with it, or why it cannot be launched, be it only for
+    all tokens; so what is timed later is compiled by then."""
     _, peer = generated(job)
     oracle = Oracle(job)
     oracle.sequence()
+    inputs = draw(job, *job.shape[:2])
     for name in names:
         row: dict[str, Any] = {"candidate": name}
         try:
             with launched(uniform(name)):
                 row["wrong"] = wrong(oracle, peer)
+                for what in (FORWARD, BACKWARD):
+                    calls_of(peer, inputs, what)()
         except refusals() as reason:
             row["refused"] = f"{type(reason).__name__}: {reason}"
         yield row
