@@ -18,29 +18,55 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 SPECS = {path.stem for path in (Path(__file__).parents[1] / "specs").glob("*.arch")}
 
-MODELS = {
-    "deepseek_v3", "gemma3", "gpt_oss", "kimi_linear", "mamba2_lm", "qwen3_next", "xlstm",
+ALIKE = {
+    "attention": ("alibi", "capped_attention", "window_attention", "transformer"),
+    "dsa": ("mla", "deepseek_v3"),
+    "gla": ("gla_block", "mamba2", "mamba2_lm", "retention"),
+    "hyper_connected": ("mhc",),
+    "kda": ("delta", "gated_delta", "gated_delta_product", "kimi_linear", "qwen3_next"),
+    "linear_attention_simple": ("linear_attention",),
+    "lm": ("gemma3", "gpt", "gpt_block", "gpt_oss"),
+    "mlstm": ("xlstm",),
+    "path": ("path_fox",),
+    "ssm_selective": ("ssm",),
 }  # fmt: skip
-"""Bundled models of many layers, most of which have a spec of their own: what is tried of every
-spec is tried of them in the slow group, but for kernels and golden files. `gpt`, `lfm2` and `lm`
-stand for them."""
+"""Bundled specs that go the way of another through the compiler. What is tried of every spec is
+tried of these in the slow group, but for kernels and golden files."""
+
+STANDS_FOR = {spec: first for first, others in ALIKE.items() for spec in others}
+assert {*STANDS_FOR, *ALIKE} <= SPECS
 
 EVERY = 25
 """Bundled specs among the parameters of a test that is about all of them."""
 
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
-def pytest_leave_models(items: list[pytest.Item]) -> None:
-    """Mark what is tried of models as of every spec as slow, before the slow ones are left out."""
-    of_test: dict[str, dict[pytest.Item, str]] = {}
+def pytest_leave_parameters(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark as slow, before the slow ones are left out: of every spec those that another stands for,
+    and parameters that the mark `default` of a test does not name."""
+    of_test: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if spec_in_parameters(item) and not {"lowering", "test_golden.py"} & {*item.path.parts}:
-            of_test.setdefault(item.nodeid.partition("[")[0], {})[item] = spec_in_parameters(item)
+        of_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    whole = not any("::" in argument for argument in config.args)
     for found in of_test.values():
-        if len({*found.values()}) >= EVERY:
-            for item, spec in found.items():
-                if spec in MODELS:
-                    item.add_marker(pytest.mark.slow)
+        specs = {item: spec_in_parameters(item) for item in found}
+        kept = {"lowering", "test_golden.py"} & {*found[0].path.parts}
+        if len({*specs.values()} - {""}) >= EVERY and not kept:
+            leave(item for item, spec in specs.items() if spec in STANDS_FOR)
+        if (mark := found[0].get_closest_marker("default")) is not None:
+            chosen = {name: [item for item in found if is_called(item, name)] for name in mark.args}
+            assert all(chosen.values()) or not whole, f"{found[0].nodeid}: not among the parameters"
+            leave({*found} - {item for named in chosen.values() for item in named})
+
+
+def leave(items: Iterable[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.slow)
+
+
+def is_called(item: pytest.Item, name: str) -> bool:
+    """Is a name that of a test's parameters, or of some that follow one another?"""
+    return f"-{name}-" in f"-{vars(item)['callspec'].id}-"
 
 
 @pytest.hookimpl(trylast=True)

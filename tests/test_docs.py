@@ -50,6 +50,7 @@ def test_the_language_page_lists_the_library() -> None:
     assert listed == set(re.findall(r"^function (\w+)", text, re.MULTILINE))
 
 
+@pytest.mark.slow
 def test_the_readme_python_runs(tmp_path: Path) -> None:
     """All of it, in order; pictures are drawn where matplotlib is installed."""
     code = "\n".join(blocks(README, "python"))
@@ -115,6 +116,7 @@ def with_toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.default("docs/toy.md")
 @pytest.mark.parametrize("paper", ["docs/toy.md", "ARCHITECTURE.md"])
 def test_papers_show_what_is_printed(paper: str, with_toy: Path) -> None:
     """Each line of a box, in order; `...` stands for lines that are left out."""

@@ -58,6 +58,7 @@ def near(one: Any, other: Any) -> bool:
     return all(torch.allclose(a, b, 1e-10, 1e-10) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.default("gla", "kda", "mamba")
 @pytest.mark.parametrize("name", but(SPECS, ["gated_delta_product"]))
 def test_a_sequence_in_parts_is_the_whole(name: str) -> None:
     """With chunks of 2 tokens a part is summarised in four segments, and what is left."""

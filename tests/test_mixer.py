@@ -103,6 +103,17 @@ LINEAR = {
 }  # fmt: skip
 
 
+@pytest.mark.default(
+    "attention",
+    "cross_attention",
+    "fox",
+    "gla",
+    "kda",
+    "linear_attention_full",
+    "mamba",
+    "mlstm",
+    "mla",
+)
 @pytest.mark.parametrize("name", LINEAR)
 def test_the_matrix_applied_to_the_values_is_the_result(name: str) -> None:
     layer, values = built(name)

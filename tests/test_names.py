@@ -122,6 +122,7 @@ layer Memory({keys}, {values}, {number}, d, H):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names", [("i", "T_m", "T"), pytest.param(("segment", "T", "T_seen"), marks=pytest.mark.slow)]
 )
@@ -163,6 +164,7 @@ CELL = """layer Cell(d, K, w = 4):
 """
 
 
+@pytest.mark.default("rows")
 @pytest.mark.parametrize("name", ["rows", "weights", "moving"])
 def test_names_of_a_function_of_steps(name: str) -> None:
     """What a cell's parameter or state is called is something else to the launch of its kernel."""
@@ -182,6 +184,7 @@ SCAN = """layer Scan(d, K):
 """
 
 
+@pytest.mark.default("local")
 @pytest.mark.parametrize("name", ["kept", "local"])
 def test_names_of_a_scan_of_chunks(name: str) -> None:
     """What a state is called is something else to the scan along chunks: what a chunk keeps."""

@@ -41,6 +41,7 @@ layer Whole(d, kind = "soft"):
 HALF = "layer Half(d):\n    input x[d]\n    param W[d, d'] = normal(0, 1)\n    output y = x @ W\n"
 
 
+@pytest.mark.slow
 def test_another_process_loads_what_was_pickled(tmp_path: Path):
     """Of a spec in two files that are gone by then, with an option, a layer of it by itself, and a
     state to continue from."""

@@ -59,6 +59,7 @@ def test_one_matrix_without_heads(tmp_path: Path) -> None:
     assert "|d h[t] / d x[s]|" in figure.get_suptitle()
 
 
+@pytest.mark.default("png")
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_a_picture_is_saved(tmp_path: Path, ending: str) -> None:
     layer = archc.load("lstm").module(d=3)

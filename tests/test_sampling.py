@@ -113,6 +113,7 @@ def alone(layer: nn.Module, prompts: Tensor, count: int) -> list[Tensor]:
     return [archc.generate(layer, row, count, temperature=0)[0, row.shape[1] :] for row in rows]
 
 
+@pytest.mark.default("None-left", "3-right-lm")
 @pytest.mark.parametrize("spec", SIZES)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("chunk", [None, 3])

@@ -130,6 +130,7 @@ layer Blocks(d, H, K, size, stride, n = 2):
 """Every head chooses blocks for itself, which compressed ones are made of, or others."""
 
 
+@pytest.mark.default("2-3", "3-3")
 @pytest.mark.parametrize("backend", ["eager", "triton"])
 @pytest.mark.parametrize("pages", [0, 12])
 @pytest.mark.parametrize(
@@ -237,6 +238,7 @@ def test_values_of_blocks_are_made_one_by_one(more: str, output: str, reason: st
 PAGED = ("attention", "alibi", "window_attention", "mla", "fox", "lm", "lfm2", "nsa", "dsa")
 
 
+@pytest.mark.default("attention", "window_attention", "nsa", "lfm2")
 @pytest.mark.parametrize("name", PAGED)
 @torch.no_grad()
 def test_each_in_pages_is_as_if_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ def shell(verb: str, args: list[str], streams: str) -> subprocess.CompletedProce
     )  # fmt: skip
 
 
+@pytest.mark.default("explain")
 @pytest.mark.parametrize("streams", ["> /dev/full", ">&-"])
 @pytest.mark.parametrize(("verb", "args"), VERBS)
 def test_no_room_for_what_is_said(verb: str, args: list[str], streams: str) -> None:
@@ -52,6 +53,7 @@ def test_no_room_for_what_is_said(verb: str, args: list[str], streams: str) -> N
     assert reason in done.stderr
 
 
+@pytest.mark.default("explain")
 @pytest.mark.parametrize(("verb", "args"), VERBS)
 def test_a_reader_that_has_enough(verb: str, args: list[str]) -> None:
     done = shell(verb, args, "| head -c 1")
@@ -60,6 +62,7 @@ def test_a_reader_that_has_enough(verb: str, args: list[str]) -> None:
     assert "bug" not in done.stderr
 
 
+@pytest.mark.default("fmt")
 @pytest.mark.parametrize("verb", but(["check", "show", "fmt"], ["show"]))
 def test_no_standard_input(verb: str) -> None:
     done = shell(verb, ["-"], "<&-")
@@ -68,6 +71,7 @@ def test_no_standard_input(verb: str) -> None:
     assert "Traceback" not in done.stderr and "bug" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["show", slow("compile")])
 def test_links_that_lead_to_themselves(verb: str) -> None:
     os.symlink("loop.arch", "loop.arch")
@@ -116,6 +120,7 @@ def test_a_home_that_is_missing_stays_missing(tmp_path: Path) -> None:
     assert done.returncode == 0 and not home.exists()
 
 
+@pytest.mark.default("0.4")
 @pytest.mark.parametrize("after", [0.0, 0.4, 1.5])
 @pytest.mark.parametrize(
     "args",

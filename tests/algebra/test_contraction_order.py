@@ -42,6 +42,7 @@ SPELLINGS = {
 }
 
 
+@pytest.mark.default("a difference")
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_a_long_chain_of_corrections(spelling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each correction takes two products of a vector with the state, and few plans are tried."""

@@ -136,11 +136,13 @@ LARGE = ("three ranks, many spans", "a rate, and none")
 """Those of which each part is in another one."""
 
 
+@pytest.mark.default("two ranks", "gates", "another product")
 @pytest.mark.parametrize("name", but(KINDS, LARGE))
 def test_values_and_gradients(name: str):
     check(name, 1)
 
 
+@pytest.mark.default("one")
 @pytest.mark.parametrize(("name", "many"), [("one", 1), ("capped, sloped", 140)])
 def test_some_sequences_and_heads_after_others(
     name: str, many: int, monkeypatch: pytest.MonkeyPatch
@@ -163,6 +165,7 @@ def test_nothing_of_some_heads_is_left_beside_others(monkeypatch: pytest.MonkeyP
     check("one", 1)
 
 
+@pytest.mark.default("gates", "window, sink")
 @pytest.mark.parametrize(
     "name", but(BY_CHANNEL, ["a matrix of them", "the same without gates", "another product"])
 )
@@ -172,6 +175,7 @@ def test_gates_by_channel(name: str):
     check(name, 1, (gated(score, **more), 130, {"n": 90, "R": 5} | grouped))
 
 
+@pytest.mark.default("channels")
 @pytest.mark.parametrize("name", but(["channels", "gates", "window, sink"], ["gates"]))
 def test_readers_that_go_on_after_others(name: str):
     """The last readers alone, as where others do not learn."""
@@ -201,6 +205,7 @@ def test_readers_that_go_on_after_others(name: str):
         assert wanted.shape == y.shape and (wanted - y).abs().max() < 1e-12
 
 
+@pytest.mark.default("-inf-63", "-0.1-1")
 @pytest.mark.parametrize("T", but([1, 15, 63, 200, 330], [15, 330]))
 @pytest.mark.parametrize("level", but([0.0, -0.1, -50.0, -float("inf")], [0.0]))
 def test_gates_of_any_size(T: int, level: float):

@@ -103,6 +103,7 @@ def launched(score: str, most: int, size: int, beside: int = 1, **sizes: float) 
     return case
 
 
+@pytest.mark.default("3-8-5")
 @pytest.mark.parametrize(
     ("score", "most", "size", "beside"), [(SCORE, 2, 8, 1), (OTHER, 3, 17, 3), (SCORE, 3, 8, 5)]
 )

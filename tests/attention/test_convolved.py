@@ -50,6 +50,7 @@ SIZES: dict[str, Any] = {"H": 2, "V": 3, "P": 4}
 LOOSE = {"retain_graph": True, "allow_unused": True}
 
 
+@pytest.mark.default("a filter", "by place", "a gate of the reader", "blocks", "a table that ends")
 @pytest.mark.parametrize("name", [*CONVOLVED, *OTHERS])
 def test_they_are_what_was_written(name: str) -> None:
     """With gradients, and in pieces; what is not by distance stays as it is."""

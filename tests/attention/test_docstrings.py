@@ -31,6 +31,7 @@ def test_formulas_of_a_forward_and_its_gradients() -> None:
     assert {"d.k = sum[t](d.product * q)", "d.v = sum[t](exp(score - lse) * d.o)"} <= {*tokens}
 
 
+@pytest.mark.default("alibi")
 @pytest.mark.parametrize(
     "spec", but(["alibi", "dsa", "gemma3", "gpt_oss", "nsa"], ["gemma3", "gpt_oss"])
 )
@@ -49,6 +50,7 @@ def test_what_is_key_and_value_has_both_sums() -> None:
     assert "d.c = sum[t](d.product * W_UK + exp(score - lse) * d.o)" in every
 
 
+@pytest.mark.default("tests/newcomers/channel_gates.arch")
 @pytest.mark.parametrize("spec", ["path", "tests/newcomers/channel_gates.arch"])
 def test_kernels_of_levels_say_shapes_and_lines(spec: str) -> None:
     """What stands between the folds of a tree: borders of spans, and steps from level to level."""

@@ -65,6 +65,7 @@ def of_formula(name: str, factor: Tensor, x: dict[str, Tensor]) -> Tensor:
     return torch.einsum("bhts,bshv->bthv", weights * factor, v)
 
 
+@pytest.mark.default("capped, grouped", "an option")
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_have_the_same_weights(name: str) -> None:
     text, sizes = CASES[name]

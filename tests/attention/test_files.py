@@ -102,6 +102,7 @@ def test_running_sums_have_twice_the_digits(dtype: torch.dtype):
     assert (slope.double() - wanted).abs().max() < (0.3 if dtype == torch.bfloat16 else 1e-4)
 
 
+@pytest.mark.slow
 def test_running_sums_by_a_kernel_are_those_of_pytorch():
     done = run("tests.attention.sums")
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]

@@ -73,6 +73,13 @@ PACKED = (
 )
 
 
+@pytest.mark.default(
+    "before the token",
+    "gated by both",
+    "blocks that have ended",
+    "two products",
+    "the mean of numbers",
+)
 @pytest.mark.parametrize(
     ("name", "T"),
     [*((name, 50) for name in SCORES if name not in PACKED), ("capped", 1), ("window, sink", 15)],
@@ -85,6 +92,7 @@ def test_values_and_gradients(name: str, T: int):
 BORDERS = (0, 0, 1, 4, 37, 37, 55)
 
 
+@pytest.mark.default("window, sink", "both ways")
 @pytest.mark.parametrize("name", PACKED)
 def test_packed_sequences_are_each_as_if_alone(name: str):
     """Of no tokens, of one, of few, of several blocks: by one launch of each program."""
@@ -105,6 +113,7 @@ def test_a_sink_that_takes_nothing_of_readers_that_read_nothing():
     assert case.forward()["o"].isfinite().all()
 
 
+@pytest.mark.slow
 def test_what_is_in_all_scores_of_a_reader_is_left_out_of_whole_blocks():
     """The softmax does not see it: the largest score gets it back at the edges of the mask."""
     score = f"{PLAIN} + (sum r in (s, t]: g[r]) - (sum r in (s, t]: f[r]), sink"

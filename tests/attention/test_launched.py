@@ -37,6 +37,7 @@ def lies(x: Tensor, buffer: Buffer) -> bool:
     return True
 
 
+@pytest.mark.default("fox")
 @pytest.mark.parametrize("spec", ["channels", "path_fox", "fox"])
 def test_tensors_are_as_programs_say(spec: str) -> None:
     shapes, numbers = SPECS[spec]

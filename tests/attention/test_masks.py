@@ -83,6 +83,7 @@ def test_values_and_gradients(name: str, w: float) -> None:
     launch(MASKED[name], 40, **{**SIZES, "w": w}).check()
 
 
+@pytest.mark.default("2")
 @pytest.mark.parametrize("name", APART)
 @pytest.mark.parametrize("w", [-3, 2, 5])
 def test_values_and_gradients_of_tokens_that_are_near(name: str, w: float) -> None:
@@ -93,6 +94,7 @@ LARGE = ("said twice", "left out", "three", "weights")
 """Those that are the same sums as others, written in another way."""
 
 
+@pytest.mark.default("window, sink", "both ways")
 @pytest.mark.parametrize("name", but(UNIONS, LARGE))
 def test_values_and_gradients_of_unions(name: str) -> None:
     launch(UNIONS[name], 100, **SIZES).check()
@@ -112,6 +114,7 @@ def test_blocks_outside_of_a_union_are_not_walked(name: str, readers: int) -> No
     torch.testing.assert_close(found, right, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.default("window, sink")
 @pytest.mark.parametrize("name", few(BOUNDED, ["window, sink", "far away"]))
 def test_readers_outside_of_a_union_are_not_walked(name: str) -> None:
     """What arrives at readers that read nothing of a block of tokens may be no number."""

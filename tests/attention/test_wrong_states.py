@@ -32,6 +32,7 @@ def after_three(name: str, backend: str = "eager") -> tuple[nn.Module, Any, list
     return module, state, kept
 
 
+@pytest.mark.default("eager", "nsa")
 @pytest.mark.parametrize("backend", ["eager", "triton"])
 @pytest.mark.parametrize("name", SIZES)
 def test_a_state_that_keeps_more_of_some_tokens(name: str, backend: str) -> None:

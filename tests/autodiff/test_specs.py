@@ -67,6 +67,7 @@ CELLS = ("lstm", "slstm")
 """What goes through a function from token to token has no chunks."""
 
 
+@pytest.mark.default("delta", "gla", "mamba", "mlstm", "lstm", "mesa", "rwkv7")
 @pytest.mark.parametrize("name", RECURRENT)
 def test_the_chunked_forms_of_a_spec(name: str) -> None:
     """Chunks of 3 rows, and no token, or more than a chunk."""

@@ -56,6 +56,7 @@ def functions(backend: str) -> dict[str, Any]:
     return made | {name: getattr(home, name) for name in names if hasattr(home, name)}
 
 
+@pytest.mark.default("eager", "n was 1-20")
 @pytest.mark.parametrize("tokens", [3, 20])
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("backend", BACKENDS)

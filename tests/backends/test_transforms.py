@@ -68,6 +68,7 @@ TRANSFORMS: dict[str, Callable[[Callable[..., Tensor], nn.Module, Tensor, Tensor
 }
 
 
+@pytest.mark.default("20")
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_transforms_are_right(backend: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +194,7 @@ class Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.default("dtype0")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_torch_has_no_complaint(dtype: torch.dtype) -> None:
     run = archc.parse(TEXT).module(H=2, K=4, V=3, dtype=dtype)

@@ -118,6 +118,7 @@ def test_wrong_use(arguments: tuple[str, ...], told: str) -> None:
     assert done.exit_code == 2 and told in done.stderr, done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_prepared_is_measured_later(tmp_path: Path) -> None:
     Path("sum.arch").write_text(SPEC)
     Path("peers.py").write_text(PEERS)
@@ -155,6 +156,7 @@ LAYERS = {"linear": {"sum": lambda sizes: Other(sizes["d"])}}
 """
 
 
+@pytest.mark.slow
 def test_a_whole_layer_beside_that_of_a_peer(tmp_path: Path) -> None:
     Path("sum.arch").write_text(SPEC)
     Path("peers.py").write_text(LAYERS)

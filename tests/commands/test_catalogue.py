@@ -42,6 +42,7 @@ def test_the_long_list_says_class_and_cost():
     assert {"alibi", "attention"} <= {*rows} < {*bundled()}
 
 
+@pytest.mark.default("gated*")
 @pytest.mark.parametrize(
     ("pattern", "some", "not_"),
     [("gated*", "gated_delta", "kda"), ("Kimi", "kda", "gla"), ("*attention", "attention", "gla")],
@@ -58,6 +59,7 @@ def test_list_by_class():
     assert {"attention", "alibi"} <= found and not found & {"kda", "lstm"}
 
 
+@pytest.mark.default("form0-asked1")
 @pytest.mark.parametrize("asked", [("no such thing",), ("alibi", "--class", "no such thing")])
 @pytest.mark.parametrize(
     "form", [(), pytest.param(("--long",), marks=pytest.mark.slow), ("--json",)]

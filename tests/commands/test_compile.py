@@ -57,6 +57,7 @@ def test_compile_of_a_wrong_spec_writes_nothing(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_verify_holds_every_form_against_the_meaning():
     done = run("verify", "gla", "--set", "K=3")
     assert done.exit_code == 0
@@ -102,6 +103,7 @@ def test_compile_dumps_every_stage(tmp_path: Path):
     assert found["17-source.py"] == (tmp_path / "gla.py").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_dump_has_every_pass_for_kernels(tmp_path: Path):
     """In their order, with the chunked forms that they change: the inverse of a chunk goes where
     the state is read."""

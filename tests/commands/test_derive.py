@@ -22,6 +22,7 @@ def test_the_page_of_a_spec(golden: Callable[[Path, str], None]):
     golden(GOLDEN / "kda.md", made.stdout)
 
 
+@pytest.mark.default("html")
 @pytest.mark.usefixtures("empty_folder")
 @pytest.mark.parametrize(
     ("form", "start"),

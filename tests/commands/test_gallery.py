@@ -14,6 +14,7 @@ from tests.console import run
 COMMITTED = Path(__file__).parents[2] / "docs" / "gallery" / "index.html"
 
 
+@pytest.mark.slow
 def test_the_committed_page_is_current():
     """`archc gallery -o docs/gallery/index.html` makes it again, byte by byte."""
     made = run("gallery", "-o", "-").stdout

@@ -70,6 +70,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.default("a vector that is corrected", "a cascade", "decays on both sides")
 @pytest.mark.parametrize("name", CASES)
 def test_a_page(name: str):
     states, lines, says = CASES[name]

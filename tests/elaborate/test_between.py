@@ -25,6 +25,7 @@ def weights(score: Tensor, allowed: Tensor) -> Tensor:
     return masked.softmax(-1) * some
 
 
+@pytest.mark.slow
 def test_heads_of_a_recurrence_share_what_their_group_has() -> None:
     text = HEAD.format(heads="G") + (
         "    recurrence S[K, V] over H grouped G:\n        S[t] = sigmoid(g) * S[t-1] + k @ v.T\n"

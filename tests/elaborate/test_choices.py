@@ -77,6 +77,7 @@ def in_large_blocks(
     return torch.stack(rows)
 
 
+@pytest.mark.default("2-g-body0", "4-p-body3")
 @pytest.mark.parametrize(
     ("stride", "score", "body"),
     [(2, "g", BODY), (2, "g", INSIDE), (4, "p", BODY), (4, "p", INSIDE), (4, "g", BODY)],
@@ -88,6 +89,7 @@ def test_of_blocks_that_overlap_and_that_do_not(score: str, stride: int, body: s
     agree(HEAD + body.format(score=score), {"x": x, "v": v}, torch.stack(wanted), **sizes)
 
 
+@pytest.mark.default("1-g-body1", "2-p-body3")
 @pytest.mark.parametrize(
     ("stride", "score", "body"),
     [(1, "g", BODY), (1, "g", INSIDE), (2, "p", BODY), (2, "p", INSIDE), (2, "2 * g", BODY)],

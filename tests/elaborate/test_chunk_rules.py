@@ -159,6 +159,7 @@ def test_the_size_is_the_length_of_a_chunk() -> None:
     assert "CHUNK" not in archc.parse(text.replace("chunk:", "chunk: sequential,")).source()
 
 
+@pytest.mark.default("2-32")
 @pytest.mark.parametrize(("steps", "tokens"), [(2, 32), (3, 20), (4, 16), (6, 16)])
 def test_a_chunk_has_fewer_tokens_of_several_steps(steps: int, tokens: int) -> None:
     """Each step is a row, and the solve of a triangle grows with the square of its rows."""

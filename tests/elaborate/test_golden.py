@@ -82,6 +82,7 @@ def test_no_other_op_exists(spec: str) -> None:
         assert {type(node.op) for node in everything(layer, set())} <= set(ir.OPS)
 
 
+@pytest.mark.slow
 def test_every_op_is_needed() -> None:
     """An op that no bundled spec lowers to, and none of a paper, would be one too many."""
     files = [parse(read(spec)) for spec in bundled()]

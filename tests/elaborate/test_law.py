@@ -159,6 +159,7 @@ def test_outer_products_transposes_and_i_in_a_law(P: str, Q: str) -> None:
     assert checked.proved
 
 
+@pytest.mark.slow
 def test_a_law_with_outer_products_gives_the_numbers_of_its_recurrence() -> None:
     text = TURNED.format(P="I - beta * k @ k.T", Q="beta * k @ tanh(v).T")
     inputs = {"beta": randn(2).sigmoid(), "k": randn(2, 3, seed=1) / 2, "v": randn(2, 4, seed=2)}

@@ -24,6 +24,7 @@ def test_whole_numbers_beyond_64_bits(value: str, factor: float) -> None:
     agree(f"{X}    output y = {value}\n", {"x": x}, x * factor, d=3)
 
 
+@pytest.mark.slow
 def test_a_large_number_where_a_score_is_masked_a_state_starts_and_an_option_defaults() -> None:
     text = (
         "layer L(d, big = 1e30):\n    input x[d]\n    param b[d] = -1e30\n"

@@ -64,6 +64,7 @@ CASES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 }
 
 
+@pytest.mark.default("along the path", "shifted", "of a window", "of blocks")
 @pytest.mark.parametrize("case", CASES)
 def test_at_another_token(case: str) -> None:
     body, formula = CASES[case]

@@ -49,6 +49,7 @@ def test_a_range_of_the_past(range: str) -> None:
     assert window is None or at(attend.window, {"w": sympy.Integer(3)}) == window
 
 
+@pytest.mark.default("t - w <= s <= t - 1")
 @pytest.mark.parametrize("range", ["s - t <= 0", "t - w <= s <= t - 1", "s <= t < s + w"])
 def test_numbers_of_a_range_of_the_past(range: str) -> None:
     """Read whole, and going on token by token with no more than the window kept."""

@@ -97,6 +97,7 @@ PARTED = """layer Parted(H, N, R, K = N + R):
 """
 
 
+@pytest.mark.slow
 def test_parts_inside_a_recurrence_leave_it_its_chunks() -> None:
     inputs = {"k": randn(2, 3) / 2, "r": randn(2, 2, seed=1) / 2}
 

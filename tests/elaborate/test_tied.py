@@ -89,6 +89,7 @@ def alone(bound: str, weights: dict[str, Tensor]) -> nn.Module:
     return layer
 
 
+@pytest.mark.default("twice", "under two names", "of two branches")
 @pytest.mark.parametrize("use", but(USES, ["in a stack"]))
 def test_one_set_of_weights(use: str) -> None:
     """Every route gives what the layer alone gives, applied as often with the same weights."""

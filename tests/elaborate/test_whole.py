@@ -74,6 +74,7 @@ def test_two_indices_make_a_matrix(lines: str, value: str) -> None:
     forms.same(text, {"x": randn(5)}, lambda x: x.cumsum(-1) - x, L=5)
 
 
+@pytest.mark.default("True")
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_matrix_from_two_indices_in_a_recurrence(inside: bool) -> None:
     matrix = "M = where(index[L'] < index[L], 1, 0) / 2"

@@ -38,6 +38,7 @@ def done() -> dict[Case, dict[str, Any]]:
         return dict(run_all([SMALL, POSITIVE], "cpu", workers=1, seconds=600))
 
 
+@pytest.mark.slow
 def test_a_case_runs_in_a_process_of_its_own(done: dict[Case, dict[str, Any]]) -> None:
     found = done[SMALL]
     assert record.problems((SMALL, found)) == []
@@ -149,6 +150,7 @@ def test_limits_of_corrections_are_what_rounding_costs() -> None:
     assert torch.equal(x @ x, 2 * x * x)
 
 
+@pytest.mark.slow
 def test_limits_are_raised_a_little() -> None:
     assert raised(0.005, 0.003) == 0.005 and raised(0.005, 0.006) == 0.0075
     assert raised(0.005, 1.0) == 0.02

@@ -74,6 +74,7 @@ def test_a_saved_folder_is_loaded_in_a_new_process(where: str, tmp_path: Path) -
     assert not [*(tmp_path / "saved").glob("*.py")] and not [*(tmp_path / "saved").glob("*.bin")]
 
 
+@pytest.mark.default("lfm2")
 @pytest.mark.parametrize("spec", SIZES)
 def test_generates_what_archc_does(spec: str) -> None:
     """Greedily: with padding, and with as many samples of one seed as there are prompts."""

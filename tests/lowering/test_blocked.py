@@ -36,6 +36,7 @@ def kernels(spec: str) -> list[tuple[Kernel, Lowered]]:
     return [(k, low) for k, low in made if isinstance(low, Lowered) and k.walk is None]
 
 
+@pytest.mark.default("gla")
 @pytest.mark.parametrize(
     ("spec", "blocked"),
     [("delta", {"chunk_output": "K"}), ("gla", {}), ("gated_delta_product", {}), ("mlstm", {})],

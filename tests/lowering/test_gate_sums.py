@@ -25,6 +25,7 @@ def storing_sums(spec: str) -> tuple[Planned, Kernel, Lowered]:
     raise AssertionError(f"no kernel of {spec} leaves running sums in memory")
 
 
+@pytest.mark.default("kda-log_alpha-gates1")
 @pytest.mark.parametrize(
     ("spec", "gate", "gates", "product"),
     [

@@ -87,6 +87,7 @@ def of_text(text: str, unit: int) -> list[Walk]:
     return [*walks_of(layer, kernels_in(layer), unit)]
 
 
+@pytest.mark.default("lstm")
 @pytest.mark.parametrize("spec", ["lstm", "slstm"])
 def test_bundled_cells(spec: str) -> None:
     """For values, forward to learn and back; programs of 16, and 20 of a dim."""

@@ -90,6 +90,7 @@ def test_rows_of_several_keys_are_stored_at_their_own(monkeypatch: pytest.Monkey
         torch.testing.assert_close(stored, wanted)
 
 
+@pytest.mark.slow
 def test_rows_take_what_was_read_at_the_first_row_of_their_token() -> None:
     """A read before the token is right at its first row alone: its second one writes it, too, so
     that it is a tensor along tokens, which both load."""
@@ -101,6 +102,7 @@ def test_rows_take_what_was_read_at_the_first_row_of_their_token() -> None:
         torch.testing.assert_close(stored, wanted)
 
 
+@pytest.mark.default("bf16")
 @pytest.mark.parametrize("operand", ["f16", "bf16"])
 def test_systems_are_solved_with_operands_of_16_bits(operand: str) -> None:
     """A residual becomes much shorter than the smallest number of float16."""
@@ -129,6 +131,7 @@ def test_sums_of_products_have_16_bits() -> None:
     assert far and all(each < 1e-2 for each in far.values()), far
 
 
+@pytest.mark.default("dims0")
 @pytest.mark.parametrize("dims", [("self", "optional"), ("doc", "strided"), ("name", "dtype")])
 def test_dims_may_have_names_of_arguments(dims: tuple[str, str], tmp_path: Path) -> None:
     """What makes buffers and turns tiles takes dims by their names, beside arguments of its own."""
@@ -150,6 +153,7 @@ def test_a_formula_under_another_name_keeps_its_brackets(turned: bool) -> None:
     assert tree_of(k.done(), Printer) == tree_of(k.done(), Bracketed)
 
 
+@pytest.mark.default("gated_delta")
 @pytest.mark.parametrize(("spec", "infers"), [("gated_delta", True), ("kda", False)])
 def test_walks_load_ahead_but_where_they_make_rows_and_what_follows(
     spec: str, infers: bool
@@ -235,6 +239,7 @@ layer MomentumByColumns(H, K, V, R = 2):
 """
 
 
+@pytest.mark.slow
 def test_rows_of_several_keys_a_token_are_no_dim_to_go_along(tmp_path: Path) -> None:
     """Rows of a chunk are R a token: they were taken for a dim beside the rows, so that scans of
     pairs of them went column by column of K, 128 turns in place of one product."""

@@ -46,6 +46,7 @@ def trials(spec: str, lengths: tuple[int, ...]) -> list[PackedTrial]:
     return [*found.values()]
 
 
+@pytest.mark.default("delta")
 @pytest.mark.parametrize(
     "spec", [*LOOKING, *(pytest.param(s, marks=pytest.mark.slow) for s in OTHERS)]
 )
@@ -64,6 +65,7 @@ def test_bundled_regions(spec: str) -> None:
 OWN = Path(__file__).parents[1] / "backends/triton/regions"
 
 
+@pytest.mark.default("behind")
 @pytest.mark.parametrize("name", ["chained", "behind"])
 def test_looks_at_what_is_made(name: str) -> None:
     """What is looked back on leaves the region as the last tokens of each sequence."""
@@ -80,6 +82,7 @@ def test_looks_at_what_is_made(name: str) -> None:
             assert max(errors.values()) < CLOSE, errors
 
 
+@pytest.mark.default("delta")
 @pytest.mark.parametrize("spec", ["delta", "lfm2"])
 def test_the_past_of_the_next_call(spec: str) -> None:
     """The last tokens of each sequence, with those of its past where these are fewer."""

@@ -27,18 +27,21 @@ def is_right(case: Case, exact: bool = True, limit: float = 1e-12) -> None:
     assert max(errors(case).values()) < limit, errors(case)
 
 
+@pytest.mark.default("soft", "hard", "never")
 @pytest.mark.parametrize("make", [scores, scores_gradient])
 @pytest.mark.parametrize("kind", ["soft", "strong", "none", "edge", *HARD])
 def test_pairs_are_right_for_every_gate(make, kind: str) -> None:
     is_right(make(Drawn(), kind=kind))
 
 
+@pytest.mark.default("32-60-64")
 @pytest.mark.parametrize("make", [scores, scores_gradient])
 @pytest.mark.parametrize(("C", "K", "BLOCK"), [(16, 100, 64), (32, 60, 64), (64, 60, 32)])
 def test_pairs_are_right_in_padded_blocks(make, C: int, K: int, BLOCK: int) -> None:
     is_right(make(Drawn(), T=C + 9, H=1, K=K, C=C, BLOCK=BLOCK, kind="hard"))
 
 
+@pytest.mark.default("hard")
 @pytest.mark.parametrize("make", [scores, scores_gradient])
 @pytest.mark.parametrize("kind", ["soft", "hard", "never"])
 def test_a_pair_may_decay_by_the_gates_between_its_rows_alone(make, kind: str) -> None:
@@ -51,6 +54,7 @@ def test_sums_need_not_stand_in_memory(make, kind: str) -> None:
     is_right(make(Drawn(), kind=kind, from_memory=False, C=32))
 
 
+@pytest.mark.default("dtype1-scores")
 @pytest.mark.parametrize("make", [scores, scores_gradient])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_factors_have_room_up_to_the_limit(make, dtype: torch.dtype) -> None:
@@ -60,6 +64,7 @@ def test_factors_have_room_up_to_the_limit(make, dtype: torch.dtype) -> None:
         is_right(make(Drawn(dtype, size=size), kind="edge", C=64), exact=False, limit=limit)
 
 
+@pytest.mark.default("hard")
 @pytest.mark.parametrize("make", [scores, scores_gradient])
 @pytest.mark.parametrize("kind", ["soft", *HARD])
 def test_bfloat16_costs_its_rounding_alone(make, kind: str) -> None:
@@ -67,6 +72,7 @@ def test_bfloat16_costs_its_rounding_alone(make, kind: str) -> None:
     is_right(make(Drawn(torch.bfloat16), kind=kind, C=32), exact=False, limit=1e-2)
 
 
+@pytest.mark.default("hard")
 @pytest.mark.parametrize("kind", ["soft", "hard"])
 def test_float32_keeps_its_digits(kind: str) -> None:
     is_right(scores_gradient(Drawn(torch.float32), kind=kind), exact=False, limit=1e-6)

@@ -46,6 +46,7 @@ def wrong(spec: str, unit: int, tokens: int, in_place: bool) -> list[float]:
     return [error for error in errors if not error < limit]
 
 
+@pytest.mark.default("gla", "mesa", "lstm", "gated_delta_product", "mom")
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_bundled_recurrence(spec: str) -> None:
     """One token, in place, and three that go elsewhere; dims that no block divides."""
@@ -57,6 +58,7 @@ ALIKE = ("feeding", "momentum", "perceptron", "rearranged", "saturating", "signe
 """Cells whose steps are of the kinds that the others have."""
 
 
+@pytest.mark.default("behind_a_norm", "few_rows", "looked_up")
 @pytest.mark.parametrize(
     "cell",
     but(sorted(CELLS.glob("*.arch")), [CELLS / f"{name}.arch" for name in ALIKE]),

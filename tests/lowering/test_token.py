@@ -360,6 +360,7 @@ layer Noisy(H, K, p):
 """
 
 
+@pytest.mark.default("2")
 @pytest.mark.parametrize(
     ("K", "training", "last"),
     [
@@ -408,6 +409,7 @@ SCORES = {
 }
 
 
+@pytest.mark.default("5-2")
 @pytest.mark.parametrize("scores", SCORES)
 @pytest.mark.parametrize(("M", "n"), [(1, 1), (5, 2), (8, 3), (6, 9)])
 def test_choices_in_regions(scores: str, M: int, n: int) -> None:
@@ -466,6 +468,11 @@ def test_a_dim_of_one_and_of_many(d: int) -> None:
     assert max(errors.values()) < CLOSE
 
 
+@pytest.mark.default(
+    "rmsnorm[d](shortconv(z, c)) * exp(x)",
+    "softmax[d](x) * z",
+    "max[d](x) * z - min[d](z) * sigmoid(x)",
+)
 @pytest.mark.parametrize(
     "made",
     [

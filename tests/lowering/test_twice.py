@@ -45,6 +45,7 @@ def errors(found: list[tuple[Planned, Kernel, Lowered]]) -> float:
     return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-9)) for a, b in pairs)
 
 
+@pytest.mark.default("kda")
 @pytest.mark.parametrize(("spec", "gate"), [("kda", "log_alpha"), ("rwkv7", "log_w")])
 def test_the_second_launch_makes_chunks_with_hard_gates(
     monkeypatch: pytest.MonkeyPatch, spec: str, gate: str
@@ -65,6 +66,7 @@ def test_the_second_launch_makes_chunks_with_hard_gates(
     assert {0, 1} == {int(flag) for each in flags for flag in each.flatten()}
 
 
+@pytest.mark.default("bf16-0.02-0.0")
 @pytest.mark.parametrize("gate", [-5.0, 0.0])
 @pytest.mark.parametrize(("operand", "far"), [("", 1e-9), slow(("f32", 1e-4)), ("bf16", 2e-2)])
 def test_gates_that_all_are_at_a_bound(
@@ -84,6 +86,7 @@ def test_gates_that_all_are_at_a_bound(
             assert (found - wanted).norm() <= far * wanted.norm() + 1e-30, name
 
 
+@pytest.mark.slow
 def test_few_matrices_of_pairs_leave_registers_for_a_fourth_program() -> None:
     """One of gla's forward; not where its system is solved (kda), not four of rwkv7."""
     few = {
@@ -97,6 +100,7 @@ def test_few_programs_look_at_a_chunk_each() -> None:
     assert (chunks_of_run(100), chunks_of_run(8192)) == (1, 16)
 
 
+@pytest.mark.default("gla")
 @pytest.mark.parametrize("spec", ["kda", "gla"])
 def test_gates_in_bfloat16_are_summed_up_to_borders_by_products(
     monkeypatch: pytest.MonkeyPatch, spec: str

@@ -79,6 +79,7 @@ def test_expanded_gates() -> None:
     held("hgrn2", reference, X, d=4, H=2, K=3, V=2)
 
 
+@pytest.mark.slow
 def test_a_unit_without_state_in_its_gates() -> None:
     def reference(inputs: Values, p: Values) -> Tensor:
         z, new = (inputs["x"] @ p["W_z"]).sigmoid(), inputs["x"] @ p["W_h"]
@@ -108,6 +109,7 @@ def test_a_diagonal_recurrence_with_a_gated_decay() -> None:
     held("rg_lru", reference, X, d=4)
 
 
+@pytest.mark.slow
 def test_an_online_learner() -> None:
     def reference(inputs: Values, p: Values) -> Tensor:
         x = inputs["x"]
@@ -335,6 +337,7 @@ def test_a_memory_with_momentum() -> None:
     held("titans", reference, X, d=4, H=2, K=3, V=2)
 
 
+@pytest.mark.slow
 def test_a_memory_with_momentum_of_several_keys() -> None:
     """The latest tokens at once, each a row of the system in a chunk."""
 
@@ -382,6 +385,7 @@ def test_a_memory_that_erases_at_another_key_while_values_fade() -> None:
     held("erase_elsewhere", reference, X, d=4, H=2, K=3, V=2)
 
 
+@pytest.mark.slow
 def test_a_memory_that_moves_at_the_end_of_blocks() -> None:
     def reference(inputs: Values, p: Values) -> Tensor:
         x = inputs["x"]
@@ -397,6 +401,7 @@ def test_a_memory_that_moves_at_the_end_of_blocks() -> None:
     held("block_memory", reference, X, d=4, H=2, K=3, V=2, C=2)
 
 
+@pytest.mark.slow
 def test_a_decay_that_may_be_negative() -> None:
     """It has no logarithm, and is a number for each head: products of decays stay products."""
 
@@ -480,6 +485,7 @@ def test_states_of_spans_that_are_merged() -> None:
     held("merged_states", reference, {"x": [2, 9, 4]}, d=4, H=2, K=3, V=2, L=4)
 
 
+@pytest.mark.slow
 def test_a_gain_that_follows_a_variance() -> None:
     def reference(inputs: Values, p: Values) -> Tensor:
         q, k, v, a = (heads(inputs["x"], p[name]) for name in ("W_q", "W_k", "W_v", "W_a"))
@@ -503,6 +509,7 @@ def test_a_gain_that_follows_a_variance() -> None:
     held("kalman", reference, X, d=4, H=2, K=3, V=2)
 
 
+@pytest.mark.slow
 def test_a_softmax_of_a_state() -> None:
     """The numbers of a function over a dim of a matrix meet it by name."""
 

@@ -349,6 +349,14 @@ LARGE = (
 """Those of which each part is in a smaller one, or in a recurrence of a paper."""
 
 
+@pytest.mark.default(
+    "several keys and a sign",
+    "a cascade of three",
+    "a sum of what a memory was",
+    "decays along several dims",
+    "over other semirings",
+    "a table read by rows and by columns",
+)
 @pytest.mark.parametrize("name", but(INVENTIONS, LARGE))
 def test_every_form(name: str) -> None:
     """By the oracle, in float64, for chunks of several lengths; nothing stays a loop. Then the
@@ -364,6 +372,7 @@ IN_PARTS = ("a memory of errors", "values that fade", "rank two and three reads"
             "matrices in a circle")  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(IN_PARTS, ["a memory of errors"]))
 def test_a_sequence_in_parts(name: str) -> None:
     """By the composition law."""

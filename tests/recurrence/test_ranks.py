@@ -143,6 +143,14 @@ def drawn(name: str, rank: int, tokens: int) -> dict[str, Tensor]:
     return found
 
 
+@pytest.mark.default(
+    "1-a decay",
+    "3-other keys",
+    "1-channels",
+    "3-only writes",
+    "3-read at every key",
+    "3-forgotten at times",
+)
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("rank", but([1, 2, 3, 4], [2, 4]))
 def test_numbers_and_gradients(name: str, rank: int) -> None:
@@ -162,6 +170,7 @@ def test_numbers_and_gradients(name: str, rank: int) -> None:
         assert torch.allclose(one, other, 1e-8, 1e-8)
 
 
+@pytest.mark.default("a decay", "values fade")
 @pytest.mark.parametrize("name", BODIES)
 def test_rows_of_a_chunk(name: str) -> None:
     """A token has a row for each key, and nothing stays a loop or a matrix along K; in float64."""
@@ -174,6 +183,7 @@ def test_rows_of_a_chunk(name: str) -> None:
         check_graphs(spec(name), tokens, chunk)
 
 
+@pytest.mark.default("a decay", "other keys")
 @pytest.mark.parametrize("name", BODIES)
 def test_modules_and_functions(name: str) -> None:
     """Chunks, steps, both by turns, and packed sequences, by the emitted code."""
@@ -181,6 +191,7 @@ def test_modules_and_functions(name: str) -> None:
     check_op(spec(name))
 
 
+@pytest.mark.default("a decay")
 @pytest.mark.parametrize("name", ["a decay", "channels", "only writes"])
 def test_a_sequence_in_parts(name: str) -> None:
     """By the composition law."""

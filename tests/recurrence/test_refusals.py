@@ -165,6 +165,15 @@ def test_an_option_is_a_decay() -> None:
 NUMBERS = [name for name in LOOPS if name != "17 micro-steps"]  # it is long; `algebra` is tested
 
 
+@pytest.mark.default(
+    "a gate that grows",
+    "a gate below 0",
+    "a gate of a sum",
+    "a cell",
+    "a state times itself",
+    "decays of both sides, of which a correction reads neither",
+    "a matrix that is not symmetric",
+)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_loop_gives_the_numbers_of_the_spec(name: str) -> None:
     """Values and gradients are those of the oracle, and whoever makes the module is told."""
@@ -202,6 +211,7 @@ def test_a_loop_that_is_meant_is_no_warning() -> None:
         archc.parse(meant).module(H=1, K=2, V=2)
 
 
+@pytest.mark.slow
 def test_16_micro_steps_are_chunked() -> None:
     steps = "\n        ".join(f"R{i + 1} = R{i} - k @ (R{i}.T @ k).T" for i in range(15))
     text = matrix(f"R0 = S[t-1]\n        {steps}\n        S[t] = R15 - u @ (R15.T @ u).T + u @ v.T")

@@ -146,6 +146,7 @@ ALIKE = ("gated_delta", "gated_delta_product")
 """Memories whose gates others have with all that these have."""
 
 
+@pytest.mark.default("gla", "kda", "mamba")
 @pytest.mark.parametrize(
     "case",
     [

@@ -136,6 +136,7 @@ def test_a_gradient_is_called_by_names() -> None:
     torch.library.opcheck(torch.ops.archc_by_names.forward.default, (a, b, None, 3))
 
 
+@pytest.mark.slow
 def test_an_op_of_many_tensors_has_them_in_a_list() -> None:
     """torch defines no op of more than 64 arguments."""
     space, count = torch.library.Library("archc_many", "FRAGMENT"), 66

@@ -49,12 +49,14 @@ def test_two_steps_a_token() -> None:
     assert rows[4, 256, 256] == 16 and rows[4, 64, 64] == 32 and (2, 128, 128) not in rows
 
 
+@pytest.mark.default("delta", "mlstm")
 @pytest.mark.parametrize("spec", sorted(TABLES))
 def test_heads_of_up_to_256_are_not_refused(spec: str) -> None:
     refused = {key for key, count in table(spec)[1].items() if count > 64}
     assert refused and all(max(key[1:]) > 256 for key in refused)
 
 
+@pytest.mark.default("kda", "mamba", "mesa", "linear_attention", "ssm")
 @pytest.mark.parametrize("spec", sorted({*SPECS} - OTHERS - TABLES))
 def test_no_bundled_recurrence_is_too_large(spec: str) -> None:
     """The largest heads, with any others; what fits there fits where they are smaller."""

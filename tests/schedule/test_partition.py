@@ -372,6 +372,7 @@ def test_pairs_of_rows_of_several_keys_are_no_dims() -> None:
     assert all(each.second_split is None for each in partition(*given).kernels)
 
 
+@pytest.mark.slow
 def test_walks_that_correct_rows_and_load_little_have_fewer_columns() -> None:
     """Two programs run at once then. KDA's loads rows under two scales, for which there is no room;
     others only add to their states, and wait for nothing."""

@@ -61,6 +61,7 @@ layer Gain(H, K, V):
         assert part.kernels.kernels and sum(c.expected for c in part.cost.kernels) > tokens * 1e-6
 
 
+@pytest.mark.slow
 def test_what_bounds_tiles_is_said() -> None:
     """The room there is, what each kernel takes of it, and why chunks are not longer."""
     wide = archc.load("mesa", d=512, H=2).layer
@@ -150,6 +151,7 @@ def test_a_loop_without_a_kernel_says_why() -> None:
     assert f"in PyTorch, as there is no kernel: {reason}" in as_text([plan])
 
 
+@pytest.mark.slow
 def test_a_walk_whose_tiles_spill_is_a_kernel_as_its_launch_decides() -> None:
     """Two states of 128 x 128 that products read in turn, and more than registers hold for them."""
     cell = Path(__file__).parents[1] / "backends/triton/cells/orthogonal.arch"

@@ -38,6 +38,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.default("attention")
 @pytest.mark.parametrize("name", but(SIZES, ["kda"]))
 def test_products_are_as_many(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "pays", lambda model: True)

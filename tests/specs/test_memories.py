@@ -20,6 +20,7 @@ def layer_and_input(n: int, linear: bool = False) -> tuple[nn.Module, Tensor]:
     return randomise(layer, seed=0), x
 
 
+@pytest.mark.default("1-True", "2-False")
 @pytest.mark.parametrize("linear", [False, True])
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_token_by_token(n: int, linear: bool) -> None:

@@ -42,6 +42,7 @@ def test_gpt_drops_what_its_reference_drops() -> None:
     agree("gpt", "transformers gpt2 in training, with one seed", logits, theirs)
 
 
+@pytest.mark.slow
 def test_kimi_linear(tmp_path: Path) -> None:
     """A dense first layer, experts in the others, and attention in one of them."""
     sizes = {"vocab": 50, "d": 32, "L": 3, "H": 2, "experts": 6, "active": 2, "f": 12, "dense": 24}
@@ -54,6 +55,7 @@ def test_kimi_linear(tmp_path: Path) -> None:
 CAPS, UNCAPPED = {"cap": 15, "top": 30}, {"cap": None, "top": None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("caps", [CAPS, pytest.param(UNCAPPED, marks=pytest.mark.slow)])
 def test_xlstm(tmp_path: Path, caps: dict) -> None:
     sizes = {"vocab": 50, "d": 32, "H": 2, "L": 2, "f": 40}

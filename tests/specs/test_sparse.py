@@ -52,6 +52,7 @@ def test_nsa_with_means() -> None:
     agree("nsa", "fla naive pieces, means of adjacent blocks", layer(x), theirs)
 
 
+@pytest.mark.default("4")
 @pytest.mark.parametrize("turns", [0, 4])
 def test_dsa(turns: int) -> None:
     layer = randomise(archc.load("dsa").module(**DSA, turns=turns, dtype=torch.float64), seed=0)

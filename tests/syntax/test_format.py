@@ -62,6 +62,7 @@ def test_unicode_is_the_same_spec(path: Path):
     assert formatted(symbols).split() == text.split()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(SPECS), st.randoms(use_true_random=False))
 def test_any_spacing_comes_back(path: Path, random: Any):

@@ -74,6 +74,7 @@ def run(seeds: range) -> list[int]:
     return counts
 
 
+@pytest.mark.slow
 def test_some_changes() -> None:
     """Most changes are refused, and most of them with a single finding."""
     counts = run(range(60))

@@ -31,6 +31,7 @@ def run(trial: Trial) -> list[tuple[Check, float]]:
     return [(check, check.error()) for some in ALL for check in some(trial)]
 
 
+@pytest.mark.default("gated_delta_product", "mamba", "lstm", "ssm")
 @pytest.mark.parametrize(
     "spec", ["kda", "gated_delta_product", "mamba", "ssm", "mlstm", "mesa", "lstm"]
 )

@@ -49,6 +49,7 @@ def agrees(spec: str, folder: Path) -> None:
     assert wrong.keys() <= UNSAID, wrong
 
 
+@pytest.mark.default("lm", "gemma3")
 @pytest.mark.parametrize("spec", HERE)
 def test_there_and_back(spec: str, tmp_path: Path) -> None:
     """transformers loads what is written, and makes its own logits of it."""
@@ -129,6 +130,7 @@ def there_and_back(spec: str, model: Any, tokens: torch.Tensor, folder: Path) ->
     return ours, again
 
 
+@pytest.mark.default("linear", "yarn-True")
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("kind", SLOWED)
 def test_positions_for_longer_texts(kind: str, older: bool, tmp_path: Path) -> None:
@@ -156,6 +158,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.default("gemma3")
 @pytest.mark.parametrize("case", but(OTHERS, ["deepseek_v3, one scale", "gpt_oss"]))
 def test_positions_for_longer_texts_of_others(case: str, tmp_path: Path) -> None:
     """There and back as transformers has them; greedy tokens are the same."""

@@ -72,6 +72,7 @@ def back(ours: nn.Module, model: Any, folder: Path, wanted: Tensor, **given: Ten
         torch.testing.assert_close(again(**given, use_cache=False).logits, wanted)
 
 
+@pytest.mark.default("glm4")
 @pytest.mark.parametrize("made", [qwen3_moe, glm4, cohere2])
 def test_a_decoder_there_and_back(made: Callable[[], nn.Module], tmp_path: Path) -> None:
     model = theirs(made, tmp_path)

@@ -64,6 +64,7 @@ class Largest(TorchDispatchMode):
         return made
 
 
+@pytest.mark.default("2")
 @pytest.mark.parametrize("groups", [4, 2, 1])
 @pytest.mark.parametrize("name", [*PLAIN, *OTHER])
 def test_plain_ones_make_nothing_of_two_lengths(name: str, groups: int) -> None:
@@ -140,6 +141,7 @@ def test_a_number_before_every_product_takes_no_pass_of_its_own(
     assert given == [pytest.approx(scale)]
 
 
+@pytest.mark.default("4-2-2")
 @pytest.mark.parametrize(("T", "S"), [(0, 0), (3, 0), (0, 5), (1, 5), (3, 5), (5, 5)])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("H", "G", "E"), [(4, 4, 4), (4, 2, 2), (4, 1, 1), (4, 2, 1)])
@@ -182,6 +184,7 @@ BODIES = {
 }
 
 
+@pytest.mark.default("keys by distance", "weights that leave")
 @pytest.mark.parametrize("name", BODIES)
 def test_pairs_without_kernels_are_made_of_some_readers_at_a_time(
     name: str, monkeypatch: pytest.MonkeyPatch

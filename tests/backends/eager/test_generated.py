@@ -40,6 +40,7 @@ def run(path: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.default("transformer", "gla")
 @pytest.mark.parametrize("name", ALONE)
 def test_the_same_bytes_every_time(name: str):
     assert compile_source(read(name), command=f"archc compile {name} -o {name}.py") == text(name)
@@ -76,6 +77,7 @@ CHUNKED = ("kda", "mlstm", "mesa", "ssm_selective", "linear_attention_full", "ls
 """Specs with corrections, a stabiliser, a solve, a scan, no order of tokens, and no chunks."""
 
 
+@pytest.mark.default("lstm", "linear_attention_full", "transformer", "kda")
 @pytest.mark.parametrize("name", (*ALONE, *CHUNKED))
 def test_a_linter_has_nothing_to_say(name: str, tmp_path: Path):
     """Errors, names, order of imports, and no line of more than 100 columns."""

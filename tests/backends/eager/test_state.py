@@ -76,6 +76,7 @@ def test_functions_of_a_memory(wrong: str) -> None:
     op(q.float(), q.float(), q.float(), state=state)
 
 
+@pytest.mark.slow
 def test_one_graph_continues() -> None:
     """What is looked at are shapes and kinds, which a graph knows."""
     module = archc.load("gla").module(d=8, H=2)

@@ -75,6 +75,7 @@ def test_launches_are_written_down() -> None:
     assert [each.key for each in again] == [each.key for each in found]
 
 
+@pytest.mark.slow
 def test_two_programs_of_a_delta_rule_walk_at_once() -> None:
     """Its products wait for each other: with half of the columns, one waits while the other
     multiplies. Of what solves its systems there are three programs."""
@@ -126,6 +127,7 @@ def test_what_does_not_fit_is_told() -> None:
     assert misfit(slow) == "f: large products, and no wgmma"
 
 
+@pytest.mark.slow
 def test_a_spec_that_calls_another_has_its_kernels() -> None:
     """So only specs with a memory of their own are compiled."""
 

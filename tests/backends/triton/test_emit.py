@@ -30,6 +30,7 @@ def test_the_head_says_what_runs_where() -> None:
     assert "in PyTorch: Contract, as it is one value for a whole sequence" in head
 
 
+@pytest.mark.slow
 def test_steps_of_a_token_leave_only_parameters_to_the_host() -> None:
     """Their gradients are sums over sequences, times what they are made into."""
     head = ast.get_docstring(ast.parse(text_of("gated_delta_product"))) or ""
@@ -41,6 +42,7 @@ def test_steps_of_a_token_leave_only_parameters_to_the_host() -> None:
     ]
 
 
+@pytest.mark.default("mlstm")
 @pytest.mark.parametrize("spec", ["mlstm", "linear_attention"])
 def test_no_number_is_copied_to_the_gpu(spec: str) -> None:
     """The host would wait for every kernel before it, as mlstm's gradient did twice."""
@@ -59,6 +61,7 @@ def test_a_memory_alone_has_the_kernels_of_its_layer() -> None:
     assert found and found == re.findall(kernels, whole)
 
 
+@pytest.mark.slow
 def test_what_enters_a_fused_memory_has_kernels() -> None:
     """`archc bench --fused` and `spec.fused_op`: norms and gates of KDA are token regions, not
     passes of PyTorch; on a CPU the same numbers."""
@@ -136,6 +139,7 @@ def test_the_eager_file_has_none_of_it() -> None:
     assert "triton" not in text_of("gla", "eager")
 
 
+@pytest.mark.default("gla")
 @pytest.mark.parametrize(
     "spec", few(["gla", "rwkv7", "gated_delta_product", "mamba"], ["gla", "mamba"])
 )
@@ -300,6 +304,7 @@ SOLVED = """layer Solved(H, K, V):
 """
 
 
+@pytest.mark.slow
 def test_a_system_may_stand_beside_states_of_any_dims() -> None:
     """Threads have the columns of the system; vectors and numbers have none."""
     text = compile.text_of(archc.parse(SOLVED).layer, "triton")

@@ -36,6 +36,7 @@ def called(
         return given[-1], op(*given)
 
 
+@pytest.mark.default("dtype1", "dtype2")
 @pytest.mark.parametrize(
     ("dtype", "K", "V", "rows"),
     [

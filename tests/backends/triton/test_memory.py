@@ -79,6 +79,7 @@ for axis, reverse in ((0, False), (0, True), (1, True)):
 """
 
 
+@pytest.mark.slow
 def test_what_is_not_a_tensors_own_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "kernels.py"
     script.write_text(KERNELS)

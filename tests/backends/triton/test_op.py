@@ -167,6 +167,7 @@ def test_states_stay_wide_under_autocast() -> None:
     assert torch.equal(o, exact[0].bfloat16())
 
 
+@pytest.mark.default("lstm")
 @pytest.mark.parametrize("spec", ["gla", "lstm"])
 def test_layers_under_autocast(spec: str) -> None:
     """Gates and states enter in float32 and states leave in it; compiled, in one graph."""
@@ -298,6 +299,7 @@ def test_a_step_is_an_op_too() -> None:
             assert torch.equal(one, other)
 
 
+@pytest.mark.default("gla")
 @pytest.mark.parametrize("spec", ["gla", "lstm"])
 @torch.no_grad()
 def test_steps_are_one_graph(spec: str) -> None:
@@ -327,6 +329,7 @@ def packed(*lengths: int) -> tuple[dict[str, Tensor], Tensor]:
     return given, torch.tensor([0, *accumulate(lengths)])
 
 
+@pytest.mark.slow
 def test_packed_sequences_in_one_graph() -> None:
     """Whatever their lengths are, and as if each were alone; also one of no token."""
     run = home("gla")[0].gla_memory
@@ -344,6 +347,7 @@ def test_packed_sequences_in_one_graph() -> None:
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_torch_has_no_complaint_about_packed_sequences() -> None:
     given, borders = packed(3, 0, 70)
     module = home("gla")[0]
@@ -376,6 +380,7 @@ def test_cells_are_ops(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opcheck(spec, torch.bfloat16)
 
 
+@pytest.mark.slow
 def test_cells_in_one_graph() -> None:
     """For any number of tokens, and of packed sequences."""
     layer, _ = small("lstm", 4)

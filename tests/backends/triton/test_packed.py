@@ -106,6 +106,7 @@ def test_a_nan_stays_in_its_sequence() -> None:
     assert printed("interpreted_nan", "gla") == ["packed: True, 0", "rows: True, 0"]
 
 
+@pytest.mark.default("128-borders2-0", "70")
 @pytest.mark.parametrize(
     ("tokens", "borders", "even"), [(128, None, 1), (70, None, 0), (128, [0, 60, 128], 0)]
 )

@@ -88,6 +88,7 @@ def test_what_a_loop_carries_comes_from_its_products() -> None:
     assert len(breaches(text)) == 1
 
 
+@pytest.mark.default("linear_attention")
 @pytest.mark.parametrize("spec", ["delta", "linear_attention"])
 def test_generated_files_run_into_none(spec: str) -> None:
     """Gradients of these turn products that are masked and scaled."""

@@ -60,6 +60,7 @@ def test_rows_of_pools_of_states() -> None:
     assert not wrong(errors("mlstm 1 4", "mesa 1 4", "lstm 3 4", "lstm 0 4", "train lstm 3 4"))
 
 
+@pytest.mark.slow
 def test_a_system_that_is_solved_by_columns() -> None:
     """The kernel of Gluon, written for Triton: the lines, and where they stand."""
     assert not wrong(errors("columns mesa 1 20"))
@@ -75,6 +76,7 @@ def test_a_cell_that_is_spread_over_a_gpu_of_one_program() -> None:
     assert not wrong(errors("spread lstm 3 4", "spread train lstm 3 4"))
 
 
+@pytest.mark.slow
 def test_a_cell_with_parameters_that_sequences_and_heads_share() -> None:
     """They are no weights of a product: their gradients are sums after the walk."""
     assert not wrong(errors(f"train {CELLS}/behind_a_norm.arch 3 4"))

@@ -35,6 +35,7 @@ def test_an_output_may_begin_like_what_is_saved() -> None:
     assert digest.sub("", one).replace("savedup", "results") == digest.sub("", other)
 
 
+@pytest.mark.default("gla")
 @pytest.mark.parametrize("spec", ["gla", "kda"])
 def test_buffers_are_called_by_what_they_hold(spec: str) -> None:
     """Not by the op that made them: gradients of scores, and their diagonal."""

@@ -90,6 +90,7 @@ READS = [
 ]
 
 
+@pytest.mark.default("none", "scalar", "value")
 @pytest.mark.parametrize(("decay", "update"), list(product(DECAYS, CORRECTED)))
 def test_decays_and_corrections(decay: str, update: str) -> None:
     reads = READS[(list(DECAYS).index(decay) + list(CORRECTED).index(update)) % len(READS)]
@@ -210,6 +211,7 @@ MOVES = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(st.lists(st.sampled_from(MOVES), min_size=1, max_size=5), st.integers(0, 5))
 def test_any_sequence_of_moves(moves: list[str], read: int) -> None:

@@ -71,6 +71,7 @@ def agree(by_loop: dict[str, Tensor], made: dict[str, Tensor]) -> None:
         assert (made[name] - g).abs().max() / size < 1e-8 if g.numel() else True, name
 
 
+@pytest.mark.default("kda", "gla", "mamba", "mlstm", "mesa", "rwkv7")
 @pytest.mark.parametrize("name", CHUNKED)
 def test_the_gradient_of_a_bundled_spec(name: str) -> None:
     for graph, node in ready(elaborate(parse(read(name)), None, {}, import_source)):
@@ -78,6 +79,14 @@ def test_the_gradient_of_a_bundled_spec(name: str) -> None:
             agree(*gradients(graph, node, tokens, chunk))
 
 
+@pytest.mark.default(
+    "no decay",
+    "channel",
+    "scalar, corrected",
+    "reads another vector",
+    "two micro-steps",
+    "two sides",
+)
 @pytest.mark.parametrize("update", UPDATES)
 def test_the_gradient_of_any_update(update: str) -> None:
     text = HEAD + (
@@ -88,6 +97,7 @@ def test_the_gradient_of_any_update(update: str) -> None:
     agree(*gradients(graph, node, 9, 4))
 
 
+@pytest.mark.default("scalar", "corrected after the decay")
 @pytest.mark.parametrize("gates", [-1000.0, -torch.inf, 0.0])
 @pytest.mark.parametrize("update", ["scalar", "channel", "two sides", "corrected after the decay"])
 def test_gates_at_their_ends(update: str, gates: float) -> None:

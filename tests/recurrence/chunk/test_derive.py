@@ -21,6 +21,7 @@ LENGTHS = [(7, 4), (7, 1), (7, 7), (7, 16), (1, 4), (0, 4), (33, 8)]
 """Tokens, and tokens in a chunk."""
 
 
+@pytest.mark.default("kda", "gla", "mamba", "mlstm", "mesa", "rwkv7", "mom")
 @pytest.mark.parametrize("name", CHUNKED)
 def test_a_bundled_spec_is_the_same_in_chunks(name: str) -> None:
     for graph, node, found in recurrences(elaborate(parse(read(name)), None, {}, import_source)):
@@ -64,6 +65,7 @@ READS = {
 }
 
 
+@pytest.mark.default("after the write", "two micro-steps", "scalar, corrected")
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("update", UPDATES)
 def test_any_update_with_any_read_is_the_same_in_chunks(update: str, read: str) -> None:

@@ -47,6 +47,7 @@ def loop(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, of: str = "K") -
     return torch.stack(found, 1)
 
 
+@pytest.mark.default("dtype0", "dtype1-1e-13-K")
 @pytest.mark.parametrize("of", ["K", "V"])
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 5e-6), (torch.float64, 1e-13)])
 def test_gradients_of_gates_near_0_have_all_digits(

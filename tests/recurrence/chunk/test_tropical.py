@@ -53,6 +53,7 @@ def update(sketch: Sketch, ids: Ids, sums: str = MAX) -> dict[str, int]:
     return {"m": sketch.fn("log", sketch.fn("add", *parts))}
 
 
+@pytest.mark.default("logaddexp", "given0-max")
 @pytest.mark.parametrize("sums", [MAX, MIN, LOG])
 @pytest.mark.parametrize(
     "given",

@@ -21,6 +21,7 @@ from tests.recurrence.law.user_laws import EVERY, LOG_SPACE, PRODUCTS
 LENGTHS = ((0, 4), (1, 1), (1, 4), (7, 1), (7, 3), (7, 7), (8, 4), (7, 20))
 
 
+@pytest.mark.default("log space", "rotation", "affine", "phase")
 @pytest.mark.parametrize("name", EVERY)
 def test_the_chunked_form_is_the_loop(name: str) -> None:
     for graph, node, derived in recurrences(with_laws(layer(EVERY[name]))):
@@ -30,6 +31,7 @@ def test_the_chunked_form_is_the_loop(name: str) -> None:
             assert furthest(by_loop, in_chunks) < 1e-10
 
 
+@pytest.mark.default("log space", "rotation", "affine", "phase")
 @pytest.mark.parametrize("name", EVERY)
 def test_the_gradient_is_that_of_the_loop(name: str) -> None:
     made = in_chunks(before_chunks(with_laws(layer(EVERY[name]))))

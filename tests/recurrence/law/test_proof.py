@@ -31,6 +31,7 @@ def verdicts(text: str) -> list[bool | None]:
     ]
 
 
+@pytest.mark.default("log space", "rotation", "affine", "phase", "beside")
 @pytest.mark.parametrize("name", EVERY)
 def test_laws_that_are_proved(name: str) -> None:
     assert set(verdicts(EVERY[name])) == {name in PROVED}
