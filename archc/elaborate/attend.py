@@ -111,7 +111,8 @@ def _check_summed(inner: Scope, node: tree.Attend, variable: str, name: str, val
         f"`{name}` is of each token read, and used behind the `{node.keyword}`",
         value.origin or node.span,
         f"not summed over `{variable}`",
-        helps=[f"sum over the tokens read: `{name} = sum[{variable}](...)`"],
+        helps=ops.outer_scores(inner.frame.graph)
+        or [f"sum over the tokens read: `{name} = sum[{variable}](...)`"],
     )
 
 

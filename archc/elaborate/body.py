@@ -120,7 +120,8 @@ def _check_no_pairs(scope: Scope, tensor: Tensor, stmt: tree.Output) -> None:
         "E0301",
         f"`{stmt.target.name}` is a value of each pair of tokens, {read}",
         stmt.target.span,
-        helps=[
+        helps=ops.outer_scores(scope.frame.graph)
+        or [
             "weights are summed by a product, `softmax(...) @ v[s]`; `*` keeps every pair",
             f"without dims, `output {stmt.target.name} = ...` gives all pairs",
         ],

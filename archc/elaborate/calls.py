@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import sympy
 
-from archc.diagnostics import did_you_mean
+from archc.diagnostics import Refused, did_you_mean
 from archc.dims import BATCH, Axis, apply, axes_text
 from archc.elaborate import index, layers, matrix, ops, rearrange, select, tied
 from archc.elaborate.body import run_function
@@ -60,7 +61,7 @@ def call(scope: Scope, node: tree.Call) -> Value:
                 func.span,
                 helps=["write `index[K]`: the positions along K"]
                 if func.id == "index"
-                else habits.of_name(func.id) or did_you_mean(func.id, known),
+                else habits.of_name(func.id, *_given(scope, node)) or did_you_mean(func.id, known),
             )
     target = scope.evaluate(node.func)
     if isinstance(target, FunctionRef):
@@ -73,6 +74,20 @@ def call(scope: Scope, node: tree.Call) -> Value:
         node.func.span,
         helps=[_instead_of_call(node, target)],
     )
+
+
+def _given(scope: Scope, node: tree.Call) -> tuple[str, ...]:
+    """What a function that is not there was to be called with, and the last dim of that, if it is
+    a value: a layer's sizes are none."""
+    if not node.args:
+        return ()
+    text, dims = " ".join(node.args[0].value.span.text.split()), ()
+    with suppress(Refused):
+        value = scope.evaluate(node.args[0].value)
+        if not isinstance(value, Tensor):
+            return ()
+        dims = tuple(axis.name for axis in scope.visible(value))
+    return text if len(text) <= MOST_QUOTED else "x", *dims[-1:]
 
 
 def _rearranges(scope: Scope, name: str) -> bool:

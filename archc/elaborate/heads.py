@@ -63,7 +63,7 @@ def _no_dim(scope: Scope, node: tree.Recurrence | tree.Attend, word: str, name: 
         Span(node.span.source, start, end),
         "unknown size",
         helps=([along] if name in scope.context.streams else did_you_mean(name, known))
-        or [f"sizes are the layer's arguments: `layer Name({name}, ...)`"],
+        or [scope.as_argument(name)],
     )
 
 

@@ -202,7 +202,8 @@ def _mismatch(
             kind = "a row " if value.row else "a column "
         sides.append(f"`{at.text}` is {kind}{ops.shape(scope, value)}")
     label, others = "; ".join(sides), _origins(scope, a, b, spans)
-    helps = _joined(scope, a, b, spans)
+    outer = ops.outer_scores(scope.frame.graph) if scope.attend is not None else []
+    helps = outer or _joined(scope, a, b, spans)
     if not va or not vb:
         message, name = "has no dims, and `@` joins one", spans[1 if va else 0].text
         return scope.missing("E0301", name, message, span, label, helps, others)

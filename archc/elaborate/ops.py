@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
@@ -14,7 +15,7 @@ from archc.elaborate.values import Identity, Option, Tensor, Value
 from archc.elaborate.whole import whole
 from archc.functions.definitions import FUNCTIONS, Kind
 from archc.ir import layer as ir
-from archc.ir.graph import Type
+from archc.ir.graph import Graph, Type
 from archc.source import Span
 
 OUTER = "an outer product is written `a @ b.T`"
@@ -59,9 +60,32 @@ def batched(value: Tensor) -> Tensor:
     return Tensor(value.frame, made, value.row, value.origin)
 
 
+OUTER_SCORE = re.compile(r"([^@]+\]) @ ([^@]+\])\.T")
+"""An outer product of a value of the reader and one of the token read."""
+
+
 def shape(scope: Scope, tensor: Tensor) -> str:
     """A tensor's visible shape, as a spec writes it."""
     return axes_text(scope.visible(tensor))
+
+
+def outer_scores(graph: Graph) -> list[str]:
+    """The help for scores `q[t] @ k[s].T`, a matrix for each pair of tokens, in an attend's graph
+    or in that of a layer around it."""
+    for node in graph:
+        if isinstance(node.op, ir.Attend) and (helps := outer_scores(node.op.body)):
+            return helps
+        for each in graph.ancestors(node.id) if isinstance(node.op, ir.Softmax) else ():
+            made = graph[each]
+            dims = [axis for axis in made.type.axes if axis.kind == "dim"]
+            pair = tuple(a for a in dims if [b.base for b in dims].count(a.base) == 2)
+            outer = (
+                OUTER_SCORE.fullmatch(made.span.text) if made.span is not None and pair else None
+            )
+            if isinstance(made.op, ir.Contract) and outer is not None:
+                inner = f"an inner product is one number, `{outer[1]}.T @ {outer[2]}`"
+                return [f"`{outer[0]}` is a matrix {axes_text(pair)} for each pair; {inner}"]
+    return []
 
 
 def tensor(scope: Scope, value: Value, span: Span) -> Tensor:

@@ -7,7 +7,7 @@ run share, `Context` what one layer collects: its arguments, decisions and requi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
@@ -388,7 +388,7 @@ class Scope:
             axes = self.axis_named(item.id)
             if axes is not None:
                 return axes
-            argument = f"sizes are the layer's arguments: `layer Name({item.id}, ...)`"
+            argument = self.as_argument(item.id)
             helps = [*(habits.of_dim(item.id) or did_you_mean(item.id, self.dim_names()))]
             if habits.of_dim(item.id) and len(item.id) == 1:
                 helps.append(argument)  # T and N are names of sizes like any others
@@ -409,6 +409,16 @@ class Scope:
             if isinstance(item, tree.Unary)
             else [f"give the size a name: `layer Name(..., n = {item.span.text}):`, and write `n`"],
         )
+
+    def as_argument(self, name: str) -> str:
+        """The help for a size that no argument says, or that a statement of the layer does."""
+        found, argument = self.find(name), f"layer Name({name}, ...)"
+        if isinstance(found, Lazy) and found.state != "active":
+            with suppress(Refused):
+                if isinstance(self.lookup(name, found.span), sympy.Expr):
+                    stated = " ".join(found.span.text.split())
+                    argument = f"layer {self.context.name}(..., {stated})"
+        return f"sizes are the layer's arguments: `{argument}`"
 
     def dim_names(self) -> set[str]:
         """Dims that are visible here."""

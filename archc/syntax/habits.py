@@ -20,6 +20,12 @@ OF_TOKEN = re.compile(r"([A-Za-z]\w*)_(t|s|tm1|prev|last|old|new|next)")
 UNWRITTEN = frozenset("B T N L batch batch_size bsz b seq seq_len seqlen length time".split())
 """Names of the two dims that a spec never writes."""
 
+WHOLE = re.compile(r"(?<=\()\{x\}(?=[),])|(?<=, )\{x\}(?=\))")
+"""The place of what a function is given, where it is an argument of its own."""
+
+ATOM = re.compile(r"[\w.']+(?:\[[^\[\]]*\])?(?:\([^()]*\))?")
+"""A name, a number, or a call: what needs no brackets as a part of more."""
+
 STRINGS = re.compile(r'"""(?s:.)*?"""|"[^"\n]*"')
 
 
@@ -73,11 +79,14 @@ class Advice:
     help: str
 
 
-def said(habit: Habit, *parts: str | None) -> str:
-    """The advice of a row, with what was found put in."""
+def said(habit: Habit, *parts: str | None, given: str = "x", dim: str = "d") -> str:
+    """The advice of a row, with what was found put in; what a function is given stands in brackets
+    where it is a part of more."""
     text = habit.write
     for number, part in enumerate(parts, 1):
         text = text.replace(f"{{{number}}}", "".join((part or "").split()))
+    text = WHOLE.sub(lambda _: given, text).replace("{d}", dim)
+    text = text.replace("{x}", given if ATOM.fullmatch(given) else f"({given})")
     return text if text.startswith("leave") else f"write {text}"
 
 
@@ -92,14 +101,15 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "")
 
 
-def of_name(name: str) -> tuple[str, ...]:
-    """A help line for a function, layer or value that is not there, or nothing."""
+def of_name(name: str, given: str = "x", dim: str = "d") -> tuple[str, ...]:
+    """A help line for a function, layer or value that is not there, or nothing; of a function with
+    what it is given, and the last dim of that."""
     rows = _rows()
     habit = rows.get(name) or (rows.get(_plain(name)) if len(name) > 1 else None)
     if habit is not None:
-        return (said(habit),)
+        return (said(habit, given=given, dim=dim),)
     if name not in SAME and _plain(name) in SAME:
-        return (f"write `{_plain(name)}(x)`",)
+        return (f"write `{_plain(name)}({given})`",)
     return ()
 
 
@@ -147,7 +157,35 @@ def _matches(text: str) -> Iterator[tuple[re.Match[str], str]]:
 
 
 def _found(habit: Habit, text: str) -> Iterator[tuple[re.Match[str], str]]:
-    return ((match, said(habit, *match.groups())) for match in re.finditer(habit.found, text))
+    """Where a row fits; one for several names, where there are as many values."""
+    for match in re.finditer(habit.found, text):
+        if "values" not in match.re.groupindex:
+            yield match, said(habit, *match.groups())
+        elif each := _each(match["names"].split(","), _arguments(match["values"])):
+            yield match, said(habit).replace("{each}", each)
+
+
+def _each(names: list[str], values: list[str]) -> str:
+    """A statement for each name, or nothing where values are more or fewer."""
+    if len(values) == 1 and values[0].startswith("("):
+        values = _arguments(values[0][1:])
+    pairs = zip(names, values, strict=False)
+    together = "; ".join(f"{name.strip()} = {value}" for name, value in pairs)
+    return together if len(names) == len(values) else ""
+
+
+def _arguments(text: str) -> list[str]:
+    """What commas part, up to a bracket that closes what was open before."""
+    parts, depth = [""], 0
+    for char in text:
+        depth += (char in "([") - (char in ")]")
+        if depth < 0:
+            break
+        if char == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts]
 
 
 def _without_comment(line: str) -> str:
@@ -161,7 +199,10 @@ def _dotted(match: re.Match[str]) -> str:
     head, last = match[1], match[2].rpartition(".")[2]
     if head == "self":
         return said(RULES["self"])
-    advice = of_name(last)
+    behind = match.string[match.end() :]
+    called = head in MODULES and last.islower() and behind.startswith("(")
+    given = (_arguments(behind[1:])[0] if called else None) or head or "x"
+    advice = of_name(last, "x" if given in MODULES else given)
     if advice:
         return advice[0]
     if head in MODULES:

@@ -1,7 +1,8 @@
 """The habits of those who come from PyTorch, NumPy, Python or LaTeX, and what a spec says instead.
 
 One table, read by the diagnostics, shown in docs/from_pytorch.md, and tried by the tests: `wrong`
-gets the advice of its row, `right` compiles.
+gets the advice of its row, `right` compiles. In the advice, `{1}` is what a group of the pattern
+found; `{x}` is what a function is given and `{d}` its last dim, or these letters if not known.
 """
 
 from __future__ import annotations
@@ -38,50 +39,50 @@ MODULES = frozenset(
 # fmt: off
 NAMES = (
     # --- on each element ---
-    Habit("swish SiLU", "`silu(x)`", "z = swish(x)", "z = silu(x)"),
-    Habit("sigma", "`sigmoid(x)`", "z = sigma(x)", "z = sigmoid(x)"),
-    Habit("relu6 ReLU6", "`min(max(x, 0), 6)`", "z = relu6(x)", "z = min(max(x, 0), 6)"),
+    Habit("swish SiLU", "`silu({x})`", "z = swish(x)", "z = silu(x)"),
+    Habit("sigma", "`sigmoid({x})`", "z = sigma(x)", "z = sigmoid(x)"),
+    Habit("relu6 ReLU6", "`min(max({x}, 0), 6)`", "z = relu6(x)", "z = min(max(x, 0), 6)"),
     Habit(
-        "clamp clip clamp_min clamp_max hardtanh", "`min(max(x, low), high)`",
+        "clamp clip clamp_min clamp_max hardtanh", "`min(max({x}, low), high)`",
         "z = clamp(x, min=0, max=1)", "z = min(max(x, 0), 1)",
     ),
     Habit(
-        "leaky_relu LeakyReLU prelu", "`where(x > 0, x, 0.01 * x)`",
+        "leaky_relu LeakyReLU prelu", "`where({x} > 0, {x}, 0.01 * {x})`",
         "z = leaky_relu(x)", "z = where(x > 0, x, 0.01 * x)",
     ),
     Habit(
-        "gelu_new gelu_fast gelu_pytorch_tanh", "`gelu_tanh(x)`; `gelu(x)` is the exact one",
+        "gelu_new gelu_fast gelu_pytorch_tanh", "`gelu_tanh({x})`; `gelu({x})` is the exact one",
         "z = gelu_new(x)", "z = gelu_tanh(x)",
     ),
     Habit(
-        "approximate", "`gelu_tanh(x)`; `gelu(x)` is the exact one",
+        "approximate", "`gelu_tanh({x})`; `gelu({x})` is the exact one",
         'z = gelu(x, approximate = "tanh")', "z = gelu_tanh(x)",
     ),
     Habit(
-        "quick_gelu gelu_sigmoid", "`x * sigmoid(1.702 * x)`",
+        "quick_gelu gelu_sigmoid", "`{x} * sigmoid(1.702 * {x})`",
         "z = quick_gelu(x)", "z = x * sigmoid(1.702 * x)",
     ),
-    Habit("mish Mish", "`x * tanh(softplus(x))`", "z = mish(x)", "z = x * tanh(softplus(x))"),
+    Habit("mish Mish", "`{x} * tanh(softplus({x}))`", "z = mish(x)", "z = x * tanh(softplus(x))"),
     Habit(
-        "hardsigmoid hard_sigmoid", "`min(max(x / 6 + 0.5, 0), 1)`",
+        "hardsigmoid hard_sigmoid", "`min(max({x} / 6 + 0.5, 0), 1)`",
         "z = hardsigmoid(x)", "z = min(max(x / 6 + 0.5, 0), 1)",
     ),
     Habit(
-        "hardswish hard_swish", "`x * min(max(x / 6 + 0.5, 0), 1)`",
+        "hardswish hard_swish", "`{x} * min(max({x} / 6 + 0.5, 0), 1)`",
         "z = hardswish(x)", "z = x * min(max(x / 6 + 0.5, 0), 1)",
     ),
     Habit(
-        "selu SELU", "`1.0507 * elu(x, alpha = 1.67326)`",
+        "selu SELU", "`1.0507 * elu({x}, alpha = 1.67326)`",
         "z = selu(x)", "z = 1.0507 * elu(x, alpha = 1.67326)",
     ),
-    Habit("relu2 sqrelu", "`squared_relu(x)`", "z = relu2(x)", "z = squared_relu(x)"),
+    Habit("relu2 sqrelu", "`squared_relu({x})`", "z = relu2(x)", "z = squared_relu(x)"),
     Habit(
         "glu GLU geglu reglu", "the two halves as two projections: `(x @ W) * sigmoid(x @ V)`",
         "z = glu(x)", "param W, V[d, H]\nz = (x @ W) * sigmoid(x @ V)",
     ),
-    Habit("square pow", "`x ** 2`", "z = square(x)", "z = x ** 2"),
-    Habit("reciprocal", "`1 / x`", "z = reciprocal(x)", "z = 1 / x"),
-    Habit("neg negative", "`-x`", "z = neg(x)", "z = -x"),
+    Habit("square pow", "`{x} ** 2`", "z = square(x)", "z = x ** 2"),
+    Habit("reciprocal", "`1 / {x}`", "z = reciprocal(x)", "z = 1 / x"),
+    Habit("neg negative", "`-{x}`", "z = neg(x)", "z = -x"),
     Habit("add sub subtract", "`x + b`, `x - b`", "z = add(x, b)", "z = x + b"),
     Habit("mul multiply", "`x * b`, which broadcasts by name", "z = mul(x, b)", "z = x * b"),
     Habit("div divide true_divide", "`x / b`", "z = div(x, b)", "z = x / b"),
@@ -93,27 +94,27 @@ NAMES = (
     ),
     Habit("hypot", "`sqrt(x ** 2 + b ** 2)`", "z = hypot(x, b)", "z = sqrt(x ** 2 + b ** 2)"),
     Habit("lerp", "`x + w * (b - x)`", "z = lerp(x, b, 0.1)", "z = x + 0.1 * (b - x)"),
-    Habit("sinh", "`(exp(x) - exp(-x)) / 2`", "z = sinh(x)", "z = (exp(x) - exp(-x)) / 2"),
-    Habit("cosh", "`(exp(x) + exp(-x)) / 2`", "z = cosh(x)", "z = (exp(x) + exp(-x)) / 2"),
+    Habit("sinh", "`(exp({x}) - exp(-{x})) / 2`", "z = sinh(x)", "z = (exp(x) - exp(-x)) / 2"),
+    Habit("cosh", "`(exp({x}) + exp(-{x})) / 2`", "z = cosh(x)", "z = (exp(x) + exp(-x)) / 2"),
     Habit(
-        "asinh arcsinh", "`log(x + sqrt(x ** 2 + 1))`",
+        "asinh arcsinh", "`log({x} + sqrt({x} ** 2 + 1))`",
         "z = asinh(x)", "z = log(x + sqrt(x ** 2 + 1))",
     ),
     Habit(
-        "acosh arccosh arcosh", "`log(x + sqrt(x ** 2 - 1))`",
+        "acosh arccosh arcosh", "`log({x} + sqrt({x} ** 2 - 1))`",
         "z = acosh(1 + x ** 2)", "z = log(1 + x ** 2 + sqrt((1 + x ** 2) ** 2 - 1))",
     ),
-    Habit("erfc", "`1 - erf(x)`", "z = erfc(x)", "z = 1 - erf(x)"),
-    Habit("softsign", "`x / (1 + abs(x))`", "z = softsign(x)", "z = x / (1 + abs(x))"),
-    Habit("log_sigmoid", "`logsigmoid(x)`", "z = log_sigmoid(x)", "z = logsigmoid(x)"),
-    Habit("log1p", "`log(1 + x)`", "z = log1p(x)", "z = log(1 + x)"),
-    Habit("expm1", "`exp(x) - 1`", "z = expm1(x)", "z = exp(x) - 1"),
-    Habit("log2", "`log(x) / log(2)`", "z = log2(x)", "z = log(x) / log(2)"),
-    Habit("log10", "`log(x) / log(10)`", "z = log10(x)", "z = log(x) / log(10)"),
-    Habit("ceil", "`-floor(-x)`", "z = ceil(x)", "z = -floor(-x)"),
-    Habit("round", "`floor(x + 0.5)`", "z = round(x)", "z = floor(x + 0.5)"),
-    Habit("tan", "`sin(x) / cos(x)`", "z = tan(x)", "z = sin(x) / cos(x)"),
-    Habit("heaviside", "`where(x > 0, 1, 0)`", "z = heaviside(x)", "z = where(x > 0, 1, 0)"),
+    Habit("erfc", "`1 - erf({x})`", "z = erfc(x)", "z = 1 - erf(x)"),
+    Habit("softsign", "`{x} / (1 + abs({x}))`", "z = softsign(x)", "z = x / (1 + abs(x))"),
+    Habit("log_sigmoid", "`logsigmoid({x})`", "z = log_sigmoid(x)", "z = logsigmoid(x)"),
+    Habit("log1p", "`log(1 + {x})`", "z = log1p(x)", "z = log(1 + x)"),
+    Habit("expm1", "`exp({x}) - 1`", "z = expm1(x)", "z = exp(x) - 1"),
+    Habit("log2", "`log({x}) / log(2)`", "z = log2(x)", "z = log(x) / log(2)"),
+    Habit("log10", "`log({x}) / log(10)`", "z = log10(x)", "z = log(x) / log(10)"),
+    Habit("ceil", "`-floor(-{x})`", "z = ceil(x)", "z = -floor(-x)"),
+    Habit("round", "`floor({x} + 0.5)`", "z = round(x)", "z = floor(x + 0.5)"),
+    Habit("tan", "`sin({x}) / cos({x})`", "z = tan(x)", "z = sin(x) / cos(x)"),
+    Habit("heaviside", "`where({x} > 0, 1, 0)`", "z = heaviside(x)", "z = where(x > 0, 1, 0)"),
     Habit(
         "logical_and bitwise_and", "`x > 0 and b > 0`",
         "z = where(logical_and(x > 0, b > 0), x, b)", "z = where(x > 0 and b > 0, x, b)",
@@ -153,42 +154,42 @@ NAMES = (
         "z = dropout(x, 0.1)",
     ),
     Habit(
-        "softmax Softmax", "`softmax[d](x)` over a dim; `softmax(score)` is for an `attend`",
+        "softmax Softmax", "`softmax[{d}]({x})` over a dim; `softmax(score)` is for an `attend`",
         "z = x.softmax(-1)", "z = softmax[d](x)",
     ),
-    Habit("sum", "`sum[d](x)`: the dim by its name", "z = x.sum(-1)", "z = sum[d](x)"),
-    Habit("mean", "`mean[d](x)`: the dim by its name", "z = x.mean(-1)", "z = mean[d](x)"),
-    Habit("max amax", "`max[d](x)`: the dim by its name", "z = x.amax(-1)", "z = max[d](x)"),
-    Habit("min amin", "`min[d](x)`: the dim by its name", "z = x.amin(-1)", "z = min[d](x)"),
-    Habit("prod", "`prod[d](x)`: the dim by its name", "z = x.prod(-1)", "z = prod[d](x)"),
+    Habit("sum", "`sum[{d}]({x})`: the dim by its name", "z = x.sum(-1)", "z = sum[d](x)"),
+    Habit("mean", "`mean[{d}]({x})`: the dim by its name", "z = x.mean(-1)", "z = mean[d](x)"),
+    Habit("max amax", "`max[{d}]({x})`: the dim by its name", "z = x.amax(-1)", "z = max[d](x)"),
+    Habit("min amin", "`min[{d}]({x})`: the dim by its name", "z = x.amin(-1)", "z = min[d](x)"),
+    Habit("prod", "`prod[{d}]({x})`: the dim by its name", "z = x.prod(-1)", "z = prod[d](x)"),
     Habit(
-        "var variance", "`mean[d]((x - mean[d](x)) ** 2)`",
+        "var variance", "`mean[{d}](({x} - mean[{d}]({x})) ** 2)`",
         "z = var(x)", "z = mean[d]((x - mean[d](x)) ** 2)",
     ),
     Habit(
-        "std", "`sqrt(mean[d]((x - mean[d](x)) ** 2))`",
+        "std", "`sqrt(mean[{d}](({x} - mean[{d}]({x})) ** 2))`",
         "z = std(x)", "z = sqrt(mean[d]((x - mean[d](x)) ** 2))",
     ),
     Habit(
-        "logsumexp", "`logsumexp[d](x)` over a dim; `logsumexp(score)` is for an `attend`",
+        "logsumexp", "`logsumexp[{d}]({x})` over a dim; `logsumexp(score)` is for an `attend`",
         "z = x.logsumexp(-1)", "z = logsumexp[d](x)",
     ),
     Habit(
-        "log_softmax LogSoftmax", "`x - logsumexp[d](x)`",
+        "log_softmax LogSoftmax", "`{x} - logsumexp[{d}]({x})`",
         "z = log_softmax(x)", "z = x - logsumexp[d](x)",
     ),
-    Habit("normalize", "`l2norm[d](x)`", "z = normalize(x, dim=-1)", "z = l2norm[d](x)"),
+    Habit("normalize", "`l2norm[{d}]({x})`", "z = normalize(x, dim=-1)", "z = l2norm[d](x)"),
     Habit(
-        "norm vector_norm", "`sqrt(sum[d](x ** 2))`; `l2norm[d](x)` divides by it",
+        "norm vector_norm", "`sqrt(sum[{d}]({x} ** 2))`; `l2norm[{d}]({x})` divides by it",
         "z = norm(x)", "z = sqrt(sum[d](x ** 2))",
     ),
     Habit(
-        "layer_norm LayerNorm", "`layernorm[d](x) * gain + bias`, with `param gain[d] = 1; "
-        "bias[d] = 0`",
+        "layer_norm LayerNorm", "`layernorm[{d}]({x}) * gain + bias`, with `param "
+        "gain[{d}] = 1; bias[{d}] = 0`",
         "z = LayerNorm(d)(x)", "param gain[d] = 1; bias[d] = 0\nz = layernorm[d](x) * gain + bias",
     ),
     Habit(
-        "rms_norm RMSNorm", "`rmsnorm[d](x) * gain`, with `param gain[d] = 1`",
+        "rms_norm RMSNorm", "`rmsnorm[{d}]({x}) * gain`, with `param gain[{d}] = 1`",
         "z = RMSNorm(x)", "param gain[d] = 1\nz = rmsnorm[d](x) * gain",
     ),
     Habit(
@@ -196,13 +197,13 @@ NAMES = (
         "z = group_norm(q)", "z = layernorm[K](q)",
     ),
     Habit(
-        "batch_norm BatchNorm1d", "a norm of each token, `layernorm[d](x)`: none looks at the "
+        "batch_norm BatchNorm1d", "a norm of each token, `layernorm[{d}]({x})`: none looks at the "
         "batch",
         "z = BatchNorm1d(d)(x)", "z = layernorm[d](x)",
     ),
-    Habit("argmax", "`top(1, x)`, which marks the best", "z = where(argmax(x), x, 0)",
+    Habit("argmax", "`top(1, {x})`, which marks the best", "z = where(argmax(x), x, 0)",
           "z = where(top(1, x), x, 0)"),
-    Habit("topk", "`top(2, x)`, which marks the 2 best", "z = where(topk(x, 2), x, 0)",
+    Habit("topk", "`top(2, {x})`, which marks the 2 best", "z = where(topk(x, 2), x, 0)",
           "z = where(top(2, x), x, 0)"),
     # --- layers and losses ---
     Habit(

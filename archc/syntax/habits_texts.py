@@ -98,8 +98,14 @@ TEXTS = (
         "param w: Tensor[d]\nz = x * w", "param w[d]\nz = x * w",
     ),
     Habit(
-        r"^[ ]*\w+(?: *, *\w+)+ *=(?!.*\bby\b)[^(\n]*,.*", "a statement for each: `f = x; g = b`",
-        "f, g = x, b\nz = f + g", "f = x; g = b\nz = f + g",
+        r"^[ ]*(?P<names>\w+(?: *, *\w+)+) *=(?!=|.*\bby\b)(?P<values>.*,.*)",
+        "a statement for each: `{each}`",
+        "f, g = tanh(x), b\nz = f + g", "f = tanh(x); g = b\nz = f + g",
+    ),
+    Habit(
+        r"^[ ]*input\b[^;\n]*\](?P<at>;(?= *\w+ *\[)).*", "`,` between two inputs",
+        "layer L(d):\n    input x[d]; b[d]\n    output y[d] = x + b",
+        "layer L(d):\n    input x[d], b[d]\n    output y[d] = x + b", FILE,
     ),
     Habit(
         r"^(?:layer|block|model) +\w+ *(?:\[.*\])? *:.*",
@@ -305,7 +311,7 @@ TEXTS = (
     Habit(r"[{}]", "round brackets around expressions, square ones around dims",
           "z = {x + b} * 2", "z = (x + b) * 2"),
     Habit(r"= *\([^()\n]*,[^()\n]*\)", "a statement for each value: there are no tuples",
-          "f, g = (x, b)\nz = f + g", "f = x; g = b\nz = f + g"),
+          "f = (x, b)\nz = f", "f = x; g = b\nz = f + g"),
     Habit(r";[ ]*$", "leave it out: `;` stands between two statements", "z = x;", "z = x"),
 )
 """By how a part of a line looks, the first that fits; {1} is what a group of the pattern found."""

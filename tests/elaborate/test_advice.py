@@ -76,6 +76,15 @@ CASES = {
         ["param P[H, K, d]", "recurrence S[d]:", "    S[t] = S[t-1] + q @ P", "output S"],
         "E0304", "q @ P", "`q @ P` has its value in front of the block",
     ),
+    "an outer product as a score": (
+        ["attend s <= t over H:", "    z = softmax(q[t] @ k[s].T) @ k[s]", "output z[H, K]"],
+        "E0301", None, "one number, `q[t].T @ k[s]`",
+    ),
+    "an outer product as a score of rows": (
+        ["param V[d, n]", "v = x @ V", "attend s <= t over H:",
+         "    z = softmax(k[t] @ k[s].T / sqrt(K)) @ v[s]", "output z"],
+        "E0301", None, "`k[t] @ k[s].T` is a matrix [K, K'] for each pair",
+    ),
     "a transpose of a token's value": (["output y = x.T"], "E0304", "x.T", "split[d as J](x)"),
     "a state of three dims as a matrix": (
         ["recurrence S[n, H, K]:", "    S[t] = 0.5 * S[t-1] + q", "    o = S[t].T @ x", "output o"],

@@ -64,7 +64,8 @@ def spec(example: str, place: str) -> str:
 def advice(habit: Habit) -> str | None:
     """What the row says where its wrong example is refused, if it does."""
     found = findings(spec(habit.wrong, habit.place))
-    row = re.sub(r"\\\{\d\\\}", ".*", re.escape(said(habit)))
+    text = re.escape(said(habit, given="GIVEN", dim="DIM"))
+    row = re.sub(r"GIVEN|DIM|\\\{\w+\\\}", ".*", text)
     helps = (text for each in found for text in each.helps)
     return next((text for text in helps if re.fullmatch(row, text)), None)
 
@@ -77,6 +78,29 @@ def test_what_is_written_wrong_gets_the_advice_of_its_row(habit: Habit) -> None:
 @pytest.mark.parametrize("habit", ROWS, ids=lambda habit: habit.found[:30])
 def test_what_is_written_instead_compiles(habit: Habit) -> None:
     elaborated(spec(habit.right, habit.place))
+
+
+@pytest.mark.parametrize("wrong, helped", [
+    ("z = normalize(q * k)", "z = l2norm[K](q * k)"),
+    ("z = q * mish(k + v)", "z = q * ((k + v) * tanh(softplus(k + v)))"),
+    ("f, g = silu(x), max(x, b)\nz = f * g", "f = silu(x); g = max(x, b)\nz = f * g"),
+    ("f, g = (x, b)\nz = f * g", "f = x; g = b\nz = f * g"),
+    ("z = F.normalize(x - b, dim=-1)", "z = l2norm[d](x - b)"),
+])  # fmt: skip
+def test_the_advice_has_what_the_reader_wrote(wrong: str, helped: str) -> None:
+    (found,) = findings(spec(wrong, "layer"))
+    quoted = re.search(r"`(.*)`", found.helps[0])
+    assert quoted is not None and quoted[1] in helped
+    elaborated(spec(helped, "layer"))
+
+
+def test_a_size_made_in_the_body_is_an_argument_with_that_default() -> None:
+    text = (
+        "layer L(d, H):\n    input x[d]\n    K = d // H\n    param W[d, K]\n    output y = x @ W\n"
+    )
+    (found,) = findings(text)
+    assert "`layer L(..., K = d // H)`" in found.helps[0]
+    elaborated(text.replace("    K = d // H\n", "").replace("(d, H)", "(d, H, K = d // H)"))
 
 
 def test_a_name_stands_in_one_row_and_is_none_of_the_language() -> None:
