@@ -32,7 +32,7 @@ from archc.ir import layer as ir
 from archc.ir.plan import default_of
 from archc.ir.sizes import evaluate
 from archc.numerics.stated import stated
-from archc.recurrence.law.composition import Law, Refusal, law_of_layer
+from archc.recurrence.law.composition import Law, WithoutLaw, law_of_layer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +54,7 @@ def of(layer: ir.Layer) -> CompositionLaw:
     ready = entered(layer)
     memory = cut.op(ready, stated(ready))
     found = law_of_layer(memory)
-    if isinstance(found, Refusal):
+    if isinstance(found, WithoutLaw):
         states = ", ".join(f"`{name}`" for name in found.states)
         about = f" ({states})" if states else ""
         more = f"; {found.help}" if found.help else ""

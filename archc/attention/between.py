@@ -35,11 +35,12 @@ import sympy
 
 from archc.attention.bounds import S, T, affine, up_to_the_reader
 from archc.attention.gated import gate_of
-from archc.attention.weighted_sum import Dot, Refusal, Source, WeightedSum
+from archc.attention.weighted_sum import Dot, Source, WeightedSum
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
+from archc.ir.refusal import Refusal
 
 SPAN, MOST_RANKS = 64, 4
 """Rows of U in the smallest spans: tokens, if each has one; and how many a token may have."""
@@ -301,7 +302,7 @@ def by_spans(
     """The folds that a sum is whose score has such a product; `whole` takes it for one of q and
     k."""
     if reason := _why_not(whole, dot, ranks, gate):
-        return Refusal(reason)
+        return Refusal(whole.node, reason)
     names = {axis.name for source in whole.sources for axis in source.type.axes}
     ends = [_of_each_head(whole.source(name), whole) for name in (dot.reader, dot.read)]
     full = {source.name: source for source in ends}

@@ -21,22 +21,14 @@ from archc.attention.grouped import grouped
 from archc.attention.learned import Slopes, learned
 from archc.attention.reach import reach_of
 from archc.attention.row_heads import not_by_choice
-from archc.attention.weighted_sum import (
-    RESERVED,
-    Bound,
-    Choice,
-    Dot,
-    Lookup,
-    Refusal,
-    Source,
-    WeightedSum,
-)
+from archc.attention.weighted_sum import RESERVED, Bound, Choice, Dot, Lookup, Source, WeightedSum
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.choices import chooses
 from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node, Type
+from archc.ir.refusal import Refusal
 from archc.ir.typing import layer_graph
 
 TWIDDLE = ("mul", "div")
@@ -47,7 +39,7 @@ class NotWeightedSum(Exception):
 
     def __init__(self, reason: str, node: Node):
         super().__init__(reason)
-        self.refusal = Refusal(reason, node.span)
+        self.refusal = Refusal(node.id, reason)
 
 
 Found = WeightedSum | Between | Refusal

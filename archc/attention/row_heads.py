@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import sympy
 
 from archc.attention.between import Between
-from archc.attention.weighted_sum import Refusal, WeightedSum
+from archc.attention.weighted_sum import WeightedSum
 from archc.dims import Axis
+from archc.ir.refusal import Refusal
 
 
 @dataclass(frozen=True)

@@ -30,17 +30,6 @@ PAIRS = ("score", "factor")
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """Why a sum over the tokens read is no fold, and the place in the spec that is to blame."""
-
-    reason: str
-    span: Span | None = None
-
-    def __str__(self) -> str:
-        return self.reason
-
-
-@dataclass(frozen=True)
 class Source:
     """A value of the body that kernels read: `node` is its id there, and `role` says whether it is
     of the reader, of the token read ("read"), or the same for all tokens ("same").

@@ -27,7 +27,7 @@ from archc.derivation.row_names import Spelled, rows_of
 from archc.derivation.telling import Telling
 from archc.derivation.work import at_sizes, given, in_numbers, operations
 from archc.dims import Axis
-from archc.recurrence.law.composition import Law, LawRound, Refusal
+from archc.recurrence.law.composition import Law, LawRound, WithoutLaw
 from archc.recurrence.law.parts import BLOCKS, FACTOR, MATRIX, MAXIMUM, RESCALED, Group, addition
 from archc.verify.checks import decode_checks, law_checks
 
@@ -76,7 +76,7 @@ def _numbers(axes: Iterable[Axis]) -> sympy.Expr:
 def law(telling: Telling) -> Step:
     """The composition law: the effect of a run of tokens on the state, and how runs compose."""
     found = telling.study.law
-    if isinstance(found, Refusal):
+    if isinstance(found, WithoutLaw):
         names = ", ".join(f"`{name}`" for name in found.states)
         more = f" ({found.help})" if found.help else ""
         return Step("Composition", (para(f"There is no law: {names}: {found.reason}{more}."),))

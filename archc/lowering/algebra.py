@@ -13,7 +13,8 @@ from archc.functions.definitions import FUNCTIONS
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
+from archc.ir.refusal import Refusal
+from archc.lowering.values import Index, Made, Padded, Place, Values
 from archc.tile.handle import Tile
 from archc.tile.language import kind
 from archc.tile.typed import OF_SINGLES

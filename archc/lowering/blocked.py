@@ -21,8 +21,9 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import POINTWISE, Kernel, made_here
+from archc.ir.refusal import Refusal
 from archc.lowering.turned import Key, Turned, dims_of
-from archc.lowering.values import Made, Padded, Place, Refusal, Values
+from archc.lowering.values import Made, Padded, Place, Values
 from archc.tile.compose import ceil_div
 
 if TYPE_CHECKING:

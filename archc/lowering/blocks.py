@@ -18,8 +18,9 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir.graph import Node
 from archc.ir.kernel import POINTWISE, WHOLE, WHOLE_EXACT
+from archc.ir.refusal import Refusal
 from archc.lowering.products import Summed
-from archc.lowering.values import Index, Made, Padded, Refusal, Values
+from archc.lowering.values import Index, Made, Padded, Values
 from archc.tile.compose import ceil_div
 from archc.tile.handle import Tile
 from archc.tile.language import Dim

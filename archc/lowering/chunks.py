@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from archc.ir.graph import Node
+from archc.ir.refusal import Refusal
 from archc.lowering.algebra import kept, reduced
 from archc.lowering.kernel_values import KernelValues
 from archc.lowering.micro import steps_of
-from archc.lowering.values import Index, Made, Place, Refusal
+from archc.lowering.values import Index, Made, Place
 
 
 def chunks(v: KernelValues, node: Node, place: Place) -> Made:

@@ -11,8 +11,9 @@ import sympy
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.refusal import Refusal
 from archc.lowering import algebra
-from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
+from archc.lowering.values import Index, Made, Padded, Place, Values
 from archc.tile.handle import Tile
 from archc.tile.language import Dim
 

@@ -21,11 +21,12 @@ from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.ir.kernel import Kernel
+from archc.ir.refusal import Refusal
 from archc.lowering.names import axis_name
 from archc.lowering.products import contract
 from archc.lowering.step_rules import STEP_RULES
 from archc.lowering.steps import Spread, Stepping, Steps, stepping
-from archc.lowering.values import Made, Padded, Place, Refusal, Values
+from archc.lowering.values import Made, Padded, Place, Values
 from archc.tile.compose import size
 from archc.tile.handle import Tile
 from archc.tile.language import Buffer

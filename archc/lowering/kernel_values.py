@@ -19,6 +19,7 @@ from archc.ir import chunk as ck
 from archc.ir.free_names import marked
 from archc.ir.graph import Node
 from archc.ir.kernel import NARROW, SUMMED, Buffer, Kernel, made_here
+from archc.ir.refusal import Refusal
 from archc.lowering.about import about
 from archc.lowering.blocks import product_by_blocks
 from archc.lowering.exact import in_two_parts
@@ -28,17 +29,7 @@ from archc.lowering.paired import makes_pairs
 from archc.lowering.row_decays import as_hard
 from archc.lowering.turned import Turned
 from archc.lowering.twice import AGAIN, HARD, RUN, Twice
-from archc.lowering.values import (
-    Frame,
-    Index,
-    Made,
-    Numbers,
-    Padded,
-    Place,
-    Refusal,
-    Rules,
-    Values,
-)
+from archc.lowering.values import Frame, Index, Made, Numbers, Padded, Place, Rules, Values
 from archc.tile import language
 from archc.tile.compose import Branch, Composer, ceil_div, size
 from archc.tile.handle import Tile

@@ -17,13 +17,14 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node, Type
 from archc.ir.kernel import NEAR, WHOLE, Kernel, dims_of_half, made_here, warps
+from archc.ir.refusal import Refusal
 from archc.lowering.blocked import Blocked, store_by_blocks, sums_by_blocks
 from archc.lowering.blocks import held_whole, part_by_part
 from archc.lowering.chunk_rules import CHUNK_RULES
 from archc.lowering.kernel_values import ALONE, BACKWARD, CHUNKS, STAGES, KernelValues, Memory
 from archc.lowering.paired import DIMS
 from archc.lowering.turned import Turned, store_in_turn, sums_over
-from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Rules
+from archc.lowering.values import Frame, Index, Made, Padded, Place, Rules
 from archc.tile.early import early
 from archc.tile.handle import Tile
 from archc.tile.invariant import before_loops

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from archc.ir.graph import Node
-from archc.lowering.values import Made, Padded, Place, Refusal, Values
+from archc.ir.refusal import Refusal
+from archc.lowering.values import Made, Padded, Place, Values
 
 LARGEST = 3.4028234663852886e38
 """The largest number of float32."""

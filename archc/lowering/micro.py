@@ -17,7 +17,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.lowering.values import Refusal
+from archc.ir.refusal import Refusal
 
 
 @dataclass(frozen=True)

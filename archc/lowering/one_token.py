@@ -13,8 +13,9 @@ import sympy
 
 from archc.ir import layer as ir
 from archc.ir.graph import Node
+from archc.ir.refusal import Refusal
 from archc.lowering.steps import Steps
-from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal
+from archc.lowering.values import Frame, Index, Made, Padded, Place
 from archc.tile.language import Buffer
 
 

@@ -13,10 +13,11 @@ import sympy
 
 from archc.ir import chunk as ck
 from archc.ir.graph import Node
+from archc.ir.refusal import Refusal
 from archc.lowering.pairs import Made, Near, Products, Weighed, grams, mixes
 from archc.lowering.row_decays import Decays
 from archc.lowering.rows import log_gates
-from archc.lowering.values import Index, Padded, Place, Refusal
+from archc.lowering.values import Index, Padded, Place
 from archc.tile.compose import ceil_div, size
 from archc.tile.handle import Tile
 from archc.tile.language import Dim

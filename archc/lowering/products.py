@@ -10,8 +10,9 @@ from archc.ir import layer as ir
 from archc.ir.free_names import marked
 from archc.ir.graph import Node
 from archc.ir.kernel import POINTWISE
+from archc.ir.refusal import Refusal
 from archc.lowering.algebra import reduced
-from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
+from archc.lowering.values import Index, Made, Padded, Place, Values
 
 Own = dict[str, Index]
 

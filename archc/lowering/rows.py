@@ -12,11 +12,12 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node
+from archc.ir.refusal import Refusal
 from archc.lowering.algebra import counted, masked_at
 from archc.lowering.row_decays import limit_of
 from archc.lowering.scans import moved as moved_rows
 from archc.lowering.systems import matrix_scan
-from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
+from archc.lowering.values import Index, Made, Padded, Place, Values
 from archc.tile.compose import Composer
 from archc.tile.handle import Tile
 from archc.tile.language import OF_BUFFER, Dim

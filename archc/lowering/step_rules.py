@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from archc.ir import layer as ir
 from archc.ir.graph import Node
+from archc.ir.refusal import Refusal
 from archc.lowering.elsewhere import gather, join, reshape, scatter
 from archc.lowering.largest import top
 from archc.lowering.rules import RULES
-from archc.lowering.values import Made, Padded, Place, Refusal, Rule, Values
+from archc.lowering.values import Made, Padded, Place, Rule, Values
 from archc.tile.compose import Composer, Length, size
 from archc.tile.handle import Tile
 

@@ -21,20 +21,11 @@ from archc.ir.chunk import start
 from archc.ir.free_names import marked
 from archc.ir.graph import Node
 from archc.ir.kernel import Kernel
+from archc.ir.refusal import Refusal
 from archc.lowering.about import about
 from archc.lowering.names import axis_name, buffer_names, plain, size_name
 from archc.lowering.step_rules import STEP_RULES
-from archc.lowering.values import (
-    Frame,
-    Index,
-    Made,
-    Numbers,
-    Padded,
-    Place,
-    Refusal,
-    Rules,
-    Values,
-)
+from archc.lowering.values import Frame, Index, Made, Numbers, Padded, Place, Rules, Values
 from archc.tile.compose import Composer, Tile, ceil_div, size
 from archc.tile.language import Block, Buffer, Dim, For, Load, Program, Type, statements
 from archc.tile.unread import swept

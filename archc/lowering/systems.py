@@ -12,9 +12,10 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
+from archc.ir.refusal import Refusal
 from archc.ir.typing import layer_graph
 from archc.lowering import scans, solve
-from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Values
+from archc.lowering.values import Frame, Index, Made, Padded, Place, Values
 from archc.tile.compose import size
 from archc.tile.handle import Tile
 

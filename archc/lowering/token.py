@@ -26,6 +26,7 @@ from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.free_names import marked
 from archc.ir.graph import Graph, Node
+from archc.ir.refusal import Refusal
 from archc.ir.token_region import Gradient, Past, TokenRegion, is_token_type
 from archc.ir.value_names import cotangent, primal
 from archc.limits import deep_calls
@@ -37,7 +38,7 @@ from archc.lowering.token_nexts import if_wanted, is_again, let_in_place, nexts_
 from archc.lowering.token_rules import TOKEN_RULES, as_written
 from archc.lowering.token_space import Space, space_of
 from archc.lowering.token_walk import Looks, Walk, furthest
-from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Values
+from archc.lowering.values import Frame, Index, Made, Padded, Place, Values
 from archc.tile.compose import Composer, ceil_div
 from archc.tile.handle import Tile
 from archc.tile.language import Buffer, Dim, Program

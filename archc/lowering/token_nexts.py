@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from archc.ir import layer as ir
+from archc.ir.refusal import Refusal
 from archc.ir.value_names import primal
 from archc.lowering.token_walk import Carried
-from archc.lowering.values import Refusal
 from archc.tile.handle import Tile
 from archc.tile.language import Buffer
 

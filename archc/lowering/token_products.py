@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from archc.dims import Axis
 from archc.ir.graph import Node
+from archc.ir.refusal import Refusal
 from archc.lowering.algebra import reduced
 from archc.lowering.products import Own, Summed, is_pointwise, places_of, product
 from archc.lowering.token_space import few_labels
-from archc.lowering.values import Index, Made, Padded, Place, Refusal
+from archc.lowering.values import Index, Made, Padded, Place
 from archc.tile.handle import Tile
 
 if TYPE_CHECKING:

@@ -12,13 +12,14 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.free_names import marked
 from archc.ir.graph import Node
+from archc.ir.refusal import Refusal
 from archc.ir.value_names import primal
 from archc.lowering import algebra
 from archc.lowering.dropout import staying
 from archc.lowering.largest import top
 from archc.lowering.token_products import index_by_index
 from archc.lowering.token_space import runs_through
-from archc.lowering.values import Index, Made, Padded, Place, Refusal, Rules
+from archc.lowering.values import Index, Made, Padded, Place, Rules
 from archc.tile.handle import Tile
 from archc.tile.language import Dim
 

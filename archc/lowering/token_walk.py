@@ -23,8 +23,9 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.refusal import Refusal
 from archc.lowering.token_rules import at_tokens
-from archc.lowering.values import Made, Padded, Place, Refusal
+from archc.lowering.values import Made, Padded, Place
 from archc.tile.handle import Tile
 from archc.tile.language import Dim
 

@@ -19,9 +19,10 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.refusal import Refusal
 from archc.lowering.algebra import reduced
 from archc.lowering.products import term
-from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
+from archc.lowering.values import Index, Made, Padded, Place, Values
 from archc.tile.handle import Tile
 
 Key = tuple[int, tuple[tuple[str, Index], ...]]

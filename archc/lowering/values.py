@@ -24,19 +24,10 @@ import sympy
 from archc.dims import Axis, in_words
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.refusal import Refusal
 from archc.tile.compose import Composer, size
 from archc.tile.handle import Tile
 from archc.tile.language import Buffer, Dim, Value, kind
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a value is not made: a node of the kernel's graph, and the reason. `moved`: it would be,
-    if it were wanted at all indices of an axis, and in their order."""
-
-    node: int
-    reason: str
-    moved: bool = False
 
 
 @dataclass(frozen=True)
@@ -349,7 +340,7 @@ class Values:
     def refused(self, node: Node, reason: str, moved: bool = False) -> Refusal:
         """That a node of this graph is not made, and why."""
         owner = self.frame.owner
-        return Refusal(node.id if owner is None else owner, reason, moved)
+        return Refusal(node.id if owner is None else owner, reason, moved=moved)
 
     def is_own(self, axis: str, index: Index) -> bool:
         """Whether an index has the places of an axis that the program itself has."""

@@ -52,7 +52,7 @@ from archc.parallel.sequence import (
 )
 from archc.parallel.widened import by_columns
 from archc.recurrence.analysis.columns import Columns, columns_of
-from archc.recurrence.law.composition import Refusal, law_of_layer
+from archc.recurrence.law.composition import WithoutLaw, law_of_layer
 
 
 class Unsupported(ValueError):
@@ -125,11 +125,11 @@ class PieceFunction:
         return state
 
 
-def law_in(piece: Piece) -> CompositionLaw | Refusal:
+def law_in(piece: Piece) -> CompositionLaw | WithoutLaw:
     """The composition law of a recurrence."""
     ready = before_chunks(piece.layer)
     found = law_of_layer(ready)
-    return found if isinstance(found, Refusal) else CompositionLaw(ready, found)
+    return found if isinstance(found, WithoutLaw) else CompositionLaw(ready, found)
 
 
 def columns_in(piece: Piece) -> Columns | None:
@@ -226,7 +226,7 @@ class Program:
         if node is None or piece.kind != RECURRENCE or node.op.stream.name != "t":
             return None
         found = law_in(piece)
-        if isinstance(found, Refusal):
+        if isinstance(found, WithoutLaw):
             states = ", ".join(f"`{name}`" for name in found.states)
             reason = f"the recurrence of {states} has no composition law: {found.reason}"
             raise refused(self.layer, "cp", reason, node)

@@ -19,9 +19,9 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.kernel import BLOCK, POINTWISE, WHOLE, Kernel, dims_of_half, loaded_by_walk, warps
+from archc.ir.refusal import Refusal
 from archc.ir.sizes import evaluate
 from archc.lowering.steps import Stepping, held_by, stepping
-from archc.lowering.values import Refusal
 from archc.schedule.devices import REFERENCE, Budget
 from archc.schedule.operands import PAIRED, is_product, matrices, summed, tile_of_rows
 from archc.schedule.program import OUTER, STATE, WIDE, Key, Program, Setting, Step

@@ -17,10 +17,10 @@ from rich.table import Table
 from archc.dims import in_words
 from archc.ir.graph import Graph
 from archc.ir.kernel import Buffer, Kernel
+from archc.ir.refusal import Refusal
 from archc.ir.sizes import Number, evaluate
 from archc.ir.text import op_text
 from archc.lowering.grid_steps import PAIR, over_grid
-from archc.lowering.values import Refusal
 from archc.recurrence.chunk.loops import named as quoted
 from archc.runtime.replayed import SEGMENT_TOKENS
 from archc.runtime.steps import grid_way, step_fits

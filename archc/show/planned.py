@@ -19,10 +19,10 @@ from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm, rows_of_token, tokens_of_tile, usual_tokens
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernels
+from archc.ir.refusal import Refusal
 from archc.ir.sizes import Number, callee_sizes, evaluate, resolve_sizes
 from archc.ir.value_names import cotangent, is_saved
 from archc.lowering.steps import stepping
-from archc.lowering.values import Refusal
 from archc.recurrence.chunk.chunked import studies
 from archc.recurrence.chunk.derived import Kept
 from archc.schedule.budget import beyond

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-import sympy
-
 from archc.tile import language as lang
 from archc.tile.called import call_values
+from archc.tile.given import made_of
 
 
 def swept(program: lang.Program) -> lang.Program:
@@ -19,7 +18,7 @@ def swept(program: lang.Program) -> lang.Program:
     touched = {lang.memory(statement.op) for statement in lang.statements(body)}
     buffers = tuple(buffer for buffer in program.buffers if buffer in touched)
     smaller = replace(program, body=body, buffers=buffers)
-    words = _words(smaller)
+    words = made_of(smaller)
     sizes = tuple(symbol for symbol in program.sizes if symbol.name in words)
     constants = tuple(name for name in program.constants if name in words)
     varying = tuple(name for name in program.varying if name in words)
@@ -108,33 +107,3 @@ def _acts(blocks: Collection[lang.Block]) -> bool:
     """Whether something in these blocks writes memory, or waits."""
     quiet = (*lang.PURE, lang.Load, lang.LoadBlock, lang.For, lang.While, lang.If)
     return any(not isinstance(s.op, quiet) for block in blocks for s in lang.statements(block))
-
-
-def _words(program: lang.Program) -> set[str]:
-    """Sizes and constants that a program is made of."""
-    sizes = [count for _, count in program.grid]
-    sizes += [size for buffer in program.buffers for _, size in buffer.axes]
-    words = {buffer.dtype for buffer in program.buffers}
-    for statement in lang.statements(program.body):
-        op = statement.op
-        if isinstance(op, lang.Scalar):
-            sizes.append(op.size)
-        if isinstance(op, lang.While):
-            sizes.append(op.most)
-        if isinstance(op, lang.AtMost):
-            sizes += [op.size, op.most]
-        if isinstance(op, lang.Dot):
-            words.add(op.precision)
-        if isinstance(op, lang.Chosen):
-            words.add(op.constant)
-        if isinstance(op, lang.For) and isinstance(op.ahead, str):
-            words.add(op.ahead)
-        inner = [value for block in statement.blocks for value in block.arguments]
-        for value in (*statement.results, *inner):
-            words.add(value.type.dtype)
-            sizes += [dim.length for dim in value.type.dims]
-    return words | {str(symbol) for each in {*sizes} for symbol in _symbols(each)}
-
-
-def _symbols(size: sympy.Expr) -> Collection[sympy.Basic]:
-    return size.free_symbols

@@ -2,7 +2,7 @@
 
 `verify` looks at the program alone: types, order, names. `verify_launch` looks at it for sizes that
 are known: lengths of blocks, elements outside a buffer, elements that are stored twice, and what
-the device has no room for. Both return `Refusal`s: which value, and why; none means that it is
+the device has no room for. Both return `Mistake`s: which value, and why; none means that it is
 right. An index that is read from memory cannot be told before it runs: the interpreter checks it.
 """
 
@@ -26,7 +26,7 @@ COPIED, LONGEST = 16, 256
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Mistake:
     """Why a program is refused: the value or buffer that is to blame, the reason, and the place in
     a spec, if there is one."""
 
@@ -38,11 +38,11 @@ class Refusal:
         return f"`{self.name}`: {self.reason}"
 
 
-def verify(program: lang.Program) -> list[Refusal]:
+def verify(program: lang.Program) -> list[Mistake]:
     """The mistakes of a program at any size."""
     names = [value.name for value in _values(program.body)]
     found = [
-        Refusal(n, "two values have this name") for n in sorted({*names}) if names.count(n) > 1
+        Mistake(n, "two values have this name") for n in sorted({*names}) if names.count(n) > 1
     ]
     return [*found, *_in_order(program, program.body, set())]
 
@@ -60,17 +60,17 @@ def _in_order(
     block: lang.Block,
     before: set[lang.Value],
     there: frozenset[lang.Buffer] = frozenset(),
-) -> Iterator[Refusal]:
+) -> Iterator[Mistake]:
     """Every value is made before it is read, every op has the types that it wants, and what may be
     missing is touched where it is there alone."""
     seen = before | {*block.arguments}
     for statement in block.statements:
         for value in statement.operands:
             if value not in seen:
-                yield Refusal(value.name, "it is read where it is not made yet", statement.span)
+                yield Mistake(value.name, "it is read where it is not made yet", statement.span)
         reason = wrong(program, statement)
         if reason:
-            yield Refusal(_name(statement), reason, statement.span)
+            yield Mistake(_name(statement), reason, statement.span)
         yield from _missing(statement, there)
         for place, inner in enumerate(statement.blocks):
             known = there | _told_there(statement, place, program)
@@ -79,10 +79,10 @@ def _in_order(
         seen |= {*statement.results}
     for value in block.yields:
         if value not in seen:
-            yield Refusal(value.name, "it leaves a block that it is not made in")
+            yield Mistake(value.name, "it leaves a block that it is not made in")
 
 
-def _missing(statement: lang.Statement, there: frozenset[lang.Buffer]) -> Iterator[Refusal]:
+def _missing(statement: lang.Statement, there: frozenset[lang.Buffer]) -> Iterator[Mistake]:
     """An access to a buffer that may be missing."""
     buffer = lang.memory(statement.op)
     asks = isinstance(statement.op, lang.Given | lang.SequenceRows)
@@ -90,7 +90,7 @@ def _missing(statement: lang.Statement, there: frozenset[lang.Buffer]) -> Iterat
         return
     if buffer not in there:
         reason = f"`{buffer.name}` may be missing: only a branch on `given` may touch it"
-        yield Refusal(_name(statement), reason, statement.span)
+        yield Mistake(_name(statement), reason, statement.span)
 
 
 def _told_there(
@@ -117,12 +117,12 @@ def _name(statement: lang.Statement) -> str:
 
 def verify_launch(
     program: lang.Program, known: Mapping[str, int | float | str], room: Room | None = None
-) -> list[Refusal]:
+) -> list[Mistake]:
     """The faults of a launch of a program: `known` has its sizes and its constants, and as `@x` the
     dtype of buffer `x`, or `MISSING` where an optional one is not there; `room` says what a device
     has for one program (None: it is not asked)."""
     integers = Integers(program, known)
-    found: list[Refusal] = [] if room is None else [*_room(Launch(program, known), room)]
+    found: list[Mistake] = [] if room is None else [*_room(Launch(program, known), room)]
     dtypes = {name: value for name, value in known.items() if isinstance(value, str)}
     if any(integers.size(count) < 1 for _, count in program.grid):
         return found  # there are no programs
@@ -156,7 +156,7 @@ def _under(
             yield from _under(inner, within, integers)
 
 
-def _dtypes(s: lang.Statement, dtypes: Mapping[str, str]) -> Iterator[Refusal]:
+def _dtypes(s: lang.Statement, dtypes: Mapping[str, str]) -> Iterator[Mistake]:
     """The faults of arithmetic whose dtype is a constant, with the dtypes of a launch."""
     if not isinstance(s.op, lang.Apply | lang.Reduce | lang.Scan) or s.op == lang.Apply("where"):
         return
@@ -164,16 +164,16 @@ def _dtypes(s: lang.Statement, dtypes: Mapping[str, str]) -> Iterator[Refusal]:
     for value, dtype in zip(s.operands, given, strict=True):
         if dtype in NARROW and value.type.dtype not in NARROW:
             reason = f"arithmetic in {value.type.dtype}, which is {dtype}"
-            yield Refusal(_name(s), f"{reason}: `{value.name}` must be cast to f32", s.span)
+            yield Mistake(_name(s), f"{reason}: `{value.name}` must be cast to f32", s.span)
     named = any(value.type.dtype in dtypes for value in (*s.operands, *s.results))
     if named and isinstance(s.op, lang.Apply) and s.op.function not in COMPARED:
         made = dtypes.get(s.results[0].type.dtype, s.results[0].type.dtype)
         if made != common(given):
             reason = f"it is {common(given)} at this launch, and the program says {made}"
-            yield Refusal(_name(s), f"{reason}: an operand must be cast", s.span)
+            yield Mistake(_name(s), f"{reason}: an operand must be cast", s.span)
 
 
-def _too_large(s: lang.Statement, integers: Integers) -> Iterator[Refusal]:
+def _too_large(s: lang.Statement, integers: Integers) -> Iterator[Mistake]:
     """Integers that their dtype has no room for."""
     for value in s.results:
         largest = LARGEST.get(value.type.dtype, 0)
@@ -183,10 +183,10 @@ def _too_large(s: lang.Statement, integers: Integers) -> Iterator[Refusal]:
             low, high = integers.range(value)
             worst = high if high > largest else low
             if math.isfinite(worst) and not -largest - 1 <= worst <= largest:
-                yield Refusal(value.name, f"{worst:.0f} is no {value.type.dtype}", s.span)
+                yield Mistake(value.name, f"{worst:.0f} is no {value.type.dtype}", s.span)
 
 
-def _far(s: lang.Statement, integers: Integers) -> Iterator[Refusal]:
+def _far(s: lang.Statement, integers: Integers) -> Iterator[Mistake]:
     """Tiles of i32 that, times the stride of their axis, are beyond 32 bits. A scalar that a tile
     is added to is counted in 64 bits, and does not matter."""
     buffer: lang.Buffer = s.op.buffer
@@ -195,18 +195,18 @@ def _far(s: lang.Statement, integers: Integers) -> Iterator[Refusal]:
         tile = lang.parts(value, integers.made.get(value))[1]
         if tile is not None and after > LARGEST["i32"]:
             reason = f"{axis} is in steps of {after} elements, beyond 32 bits"
-            yield Refusal(_name(s), f"{reason}: `{buffer.name}` must be strided", s.span)
+            yield Mistake(_name(s), f"{reason}: `{buffer.name}` must be strided", s.span)
         elif tile is not None and tile.type.dtype == "i32":
             ends = [end for end in integers.range(tile) if math.isfinite(end)]
             reach = max(map(abs, ends), default=0) if len(ends) == 2 else integers.size(size) - 1
             if reach * after > LARGEST["i32"]:
                 reason = f"{axis} is up to {reach:.0f} places of {after} elements in"
                 reason = f"{reason} `{buffer.name}`: `{tile.name}` must be cast to i64"
-                yield Refusal(_name(s), reason, s.span)
+                yield Mistake(_name(s), reason, s.span)
         after *= integers.size(size)
 
 
-def _copied(s: lang.Statement, integers: Integers, dtypes: Mapping[str, str]) -> Iterator[Refusal]:
+def _copied(s: lang.Statement, integers: Integers, dtypes: Mapping[str, str]) -> Iterator[Mistake]:
     """The limits of the copy engine that a load exceeds: strides that are no multiples of 16 bytes,
     short rows, and blocks of more than 256 of them (a long row is copied in pieces)."""
     buffer: lang.Buffer = s.op.buffer
@@ -214,43 +214,43 @@ def _copied(s: lang.Statement, integers: Integers, dtypes: Mapping[str, str]) ->
     row = integers.size(buffer.axes[-1][1]) * width
     if len(buffer.axes) > 1 and not buffer.steps and row % COPIED:
         reason = f"a row of `{buffer.name}` has {row} bytes, no multiple of {COPIED}"
-        yield Refusal(_name(s), f"{reason}: the copy engine cannot read it", s.span)
+        yield Mistake(_name(s), f"{reason}: the copy engine cannot read it", s.span)
     lengths = [integers.size(dim.length) for _, dim in s.op.dims]
     if lengths[-1] * width < COPIED or max(lengths[:-1], default=0) > LONGEST:
         reason = f"a block of {lengths} elements of {width} bytes: rows of at least {COPIED} bytes"
-        yield Refusal(_name(s), f"{reason}, and at most {LONGEST} of other axes", s.span)
+        yield Mistake(_name(s), f"{reason}, and at most {LONGEST} of other axes", s.span)
 
 
-def _room(launch: Launch, room: Room) -> Iterator[Refusal]:
+def _room(launch: Launch, room: Room) -> Iterator[Mistake]:
     """Whether all that is held at a time fits into registers, and operands into shared memory."""
     chip, name = launch.on_chip(), launch.largest().name
     if chip.shared > room.shared:
         reason = (
             f"a program needs {chip.shared} bytes of shared memory, and there are {room.shared}"
         )
-        yield Refusal(name, f"{reason}; this value is the largest")
+        yield Mistake(name, f"{reason}; this value is the largest")
     if chip.held > 4 * room.registers:
         reason = f"a program holds {chip.held} bytes in registers, and there are"
-        yield Refusal(name, f"{reason} {4 * room.registers}; this value is the largest")
+        yield Mistake(name, f"{reason} {4 * room.registers}; this value is the largest")
 
 
-def _lengths(s: lang.Statement, integers: Integers) -> Iterator[Refusal]:
+def _lengths(s: lang.Statement, integers: Integers) -> Iterator[Mistake]:
     """Blocks are powers of two; those of products are not short; a reshape keeps all elements."""
     if isinstance(s.op, lang.Iota):
         length = integers.size(s.op.dim.length)
         if length & (length - 1):
-            yield Refusal(s.op.dim.name, f"a block of {length} is no power of two", s.span)
+            yield Mistake(s.op.dim.name, f"a block of {length} is no power of two", s.span)
     if isinstance(s.op, lang.Dot):
         a, b = (value.type.dims[-2:] for value in s.operands[:2])
         for dim in dict.fromkeys((*a, *b)):
             if integers.size(dim.length) < LEAST:
                 reason = f"a product over blocks of {integers.size(dim.length)}, at least {LEAST}"
-                yield Refusal(_name(s), f"{reason} (dim `{dim.name}`)", s.span)
+                yield Mistake(_name(s), f"{reason} (dim `{dim.name}`)", s.span)
     if isinstance(s.op, lang.Reshape):
         sides = [_elements(v.type.dims, integers) for v in (*s.operands, *s.results)]
         if sides[0] != sides[1]:
             reason = f"{sides[0]} elements do not divide into {sides[1]}"
-            yield Refusal(_name(s), reason, s.span)
+            yield Mistake(_name(s), reason, s.span)
 
 
 def _elements(dims: Sequence[lang.Dim], integers: Integers) -> int:
@@ -259,7 +259,7 @@ def _elements(dims: Sequence[lang.Dim], integers: Integers) -> int:
 
 def _outside(
     s: lang.Statement, integers: Integers, holds: Sequence[lang.Value]
-) -> Iterator[Refusal]:
+) -> Iterator[Mistake]:
     """Elements before the first or after the last of an axis that no mask hides."""
     assert isinstance(s.op, lang.Load | lang.Store | lang.Atomic)
     buffer, count = s.op.buffer, len(s.op.buffer.axes)
@@ -279,7 +279,7 @@ def _outside(
         if low < 0 or high >= length:
             worst = low if low < 0 else high
             reason = f"{axis} = {worst:g} is outside of `{buffer.name}`, which has {length}"
-            yield Refusal(_name(s), f"{reason}, and no mask hides it", s.span)
+            yield Mistake(_name(s), f"{reason}, and no mask hides it", s.span)
 
 
 def _read(value: lang.Value, integers: Integers) -> bool:
@@ -333,7 +333,7 @@ def _bounds(mask: lang.Value, total: Sum, integers: Integers) -> tuple[float, fl
 
 def _twice(
     program: lang.Program, s: lang.Statement, integers: Integers, holds: Sequence[lang.Value]
-) -> Iterator[Refusal]:
+) -> Iterator[Mistake]:
     """Places of the grid or of a tile that an element's address does not tell apart."""
     assert isinstance(s.op, lang.Store)
     count = len(s.op.buffer.axes)
@@ -345,7 +345,7 @@ def _twice(
     ):
         if not s.op.exclusive:
             reason = "indices are read from memory, and nothing says that no two are the same"
-            yield Refusal(_name(s), reason, s.span)
+            yield Mistake(_name(s), reason, s.span)
         return
     conditions = (*holds, *s.operands[count + 1 :])
     apart = (total for total in sums if _told_apart(total, integers, conditions))
@@ -359,7 +359,7 @@ def _twice(
         low, high = integers.ranges.get(atom, (0, 0))
         if high > low and atom not in told:
             reason = f"all places along `{atom.name}` store the same elements of it"
-            yield Refusal(_name(s), reason, s.span)
+            yield Mistake(_name(s), reason, s.span)
 
 
 def _divided(told: set[Atom], integers: Integers) -> set[Atom]:

@@ -17,7 +17,7 @@ from archc.ir.text import called_layers
 from archc.numerics.stated import stated
 from archc.recurrence.chunk.chunked import derived_of, sizes_of
 from archc.recurrence.chunk.derived import Derived, Kept
-from archc.recurrence.law.composition import Law, Refusal, law_of
+from archc.recurrence.law.composition import Law, WithoutLaw, law_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Study:
         return gradient(form, inputs, outputs)
 
     @cached_property
-    def law(self) -> Law | Refusal:
+    def law(self) -> Law | WithoutLaw:
         """The composition law of the recurrence, or why there is none."""
         types = {name: self.graph[id].type for name, id in self.captured.items()}
         return law_of(

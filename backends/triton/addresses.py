@@ -303,30 +303,30 @@ class Names:
 
     def _first(self, buffer: Buffer, base: str, offset: Sequence[str]) -> tuple[list[str], str]:
         """Lines that name where a tile begins, and the name: none where it stands already."""
-        return self._called(f"{buffer.name}_at", " + ".join([base, *offset]), [base, *offset])
+        return self.called(f"{buffer.name}_at", " + ".join([base, *offset]))
 
-    def _called(self, title: str, text: str, terms: Sequence[str]) -> tuple[list[str], str]:
-        """A name for a text, and the lines that make it unless this block or one around it did."""
+    def called(self, title: str, text: str) -> tuple[list[str], str]:
+        """A name for a text, and the line that makes it unless this block or one around it did."""
         for known in reversed(self.named):
             if text in known:
                 return [], known[text]
         name = numbered(title, self.words)
         self.words.add(name)
         self.named[-1][text] = name
-        return [f"{name} = {' + '.join(terms)}"], name
+        return [f"{name} = {text}"], name
 
     def _wide_lines(self, places: Iterable[Value]) -> list[str]:
         """Lines that name scalars in 64 bits by which several addresses are found."""
         lines: list[str] = []
         for value in places:
             if self.wide[value] > 1 and not self._is_long(value):
-                lines += self._wide_line(self.name(value))
+                name = self.name(value)
+                lines += self.called(*self.widened(name))[0] if name.isidentifier() else []
         return lines
 
-    def _wide_line(self, name: str) -> list[str]:
-        """The line that names a scalar in 64 bits, if it stands nowhere yet."""
-        text = f"{self.of}.cast({name}, {self.of}.int64)"
-        return self._called(f"{name}_64", text, [text])[0] if name.isidentifier() else []
+    def widened(self, name: str) -> tuple[str, str]:
+        """What a scalar is called in 64 bits, and its text."""
+        return f"{name}_64", f"{self.of}.cast({name}, {self.of}.int64)"
 
     def _offset(self, buffer: Buffer, places: dict[str, Value], lines: list[str]) -> list[str]:
         """How far it is to an element, as addends: of a strided buffer one an axis, else
@@ -352,7 +352,7 @@ class Names:
         for place, (axis, size) in enumerate(axes):
             if place and place == shared:
                 title = "_".join(name for name, _ in axes[min(1, place - 1) : place])
-                more, text = self._called(f"at_{title}", text, [text])
+                more, text = self.called(f"at_{title}", text)
                 lines += more
                 level = 0
             if text:
@@ -382,7 +382,7 @@ class Names:
         """A scalar in 64 bits: offsets may be longer than 32."""
         if self._is_long(scalar):
             return self.bound(scalar, 2)
-        text = f"{self.of}.cast({self.name(scalar)}, {self.of}.int64)"
+        _, text = self.widened(self.name(scalar))
         return next((known[text] for known in self.named if text in known), text)
 
     def _is_long(self, scalar: Value) -> bool:

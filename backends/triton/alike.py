@@ -10,8 +10,6 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from archc.backends.triton.printer import mentioned
-
 from archc.tile.language import OF_BUFFER, Block, Buffer, Program, Statement, Value
 
 Order = dict[Buffer | str, int]
@@ -32,7 +30,7 @@ def likeness(program: Program) -> Hashable:
             for b in program.buffers
         ),
         program.sizes, program.constants, program.grid, program.cooperative, program.varying,
-        program.apart, mentioned(program),
+        program.apart,
     )  # fmt: skip
     return head, _block(program.body, order, values)
 

@@ -29,9 +29,10 @@ from archc.attention.reach import reaches
 from archc.attention.recognise import Found, sums
 from archc.attention.row_heads import all_by_rows, rows_of
 from archc.attention.totals import as_folds
-from archc.attention.weighted_sum import Refusal, Source, WeightedSum
+from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.refusal import Refusal
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import numbers_of
 from archc.lowering.attention_forward import forward

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from archc.backends.eager.file import File
 from archc.backends.eager.library import DIGEST, LEARNING, op_text
-from archc.backends.triton.gluon_printer import Refused, to_gluon
+from archc.backends.triton.gluon_printer import to_gluon
 from archc.backends.triton.gluon_wide import to_gluon_wide
 from archc.backends.triton.program_launch import ProgramLaunch, write_program, write_wide
 from archc.backends.writer import Names, Writer, in_tuple, quoted
@@ -15,6 +15,7 @@ from archc.backends.writer import Names, Writer, in_tuple, quoted
 from archc.attention.row_heads import heads_beside, rows_of
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir.graph import Type
+from archc.ir.refusal import Refusal
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import BLOCKS, BORDERS, clean, numbers_of
 from archc.lowering.attention_forward import forward
@@ -331,7 +332,7 @@ class FoldOp:
             return
         read = ", ".join(self.arguments[s.name] for s in self.vectors if s.role == "read")
         word = "if"
-        if self.fold.choice is None and not isinstance(to_gluon_wide(program), Refused):
+        if self.fold.choice is None and not isinstance(to_gluon_wide(program), Refusal):
             with writer.block(f"if are_halved(rows, {read}):"):
                 self._launch(writer, program, sizes, "HALVED", wide=True)
             word = "elif"
@@ -507,7 +508,7 @@ def has_special(fold: WeightedSum, program: Program, kind: str) -> bool:
     few = fold.choice is not None or fold.ranges or not all(bound.most for bound in fold.bounds)
     if few or len(products) != 1 or (kind == "tokens" and _is_slow(program)):
         return False
-    return not isinstance(to_gluon(program), Refused)
+    return not isinstance(to_gluon(program), Refusal)
 
 
 def _is_slow(program: Program) -> bool:

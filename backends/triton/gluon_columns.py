@@ -3,7 +3,7 @@ four columns of a state and a part of the rows, and each warp has vectors whole.
 
 Of a product with the state a thread so reads a part of the vector, warps hand each other one vector
 a product, and sums of vectors are sums of a warp. Triton has whole columns or rows in a thread, and
-vectors over all warps: each sum is a barrier. What cannot be said is `Refused`.
+vectors over all warps: each sum is a barrier. What cannot be said is a `Refusal`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from archc.backends.triton.elementwise import GLUON_TEXT
-from archc.backends.triton.gluon_printer import Refused
-from archc.backends.triton.printer import Printer, head, mentioned
+from archc.backends.triton.printer import Printer, head
 from archc.backends.triton.spelling import GLUON, INDENT, number_text
 
+from archc.ir.refusal import Refusal
 from archc.tile import language as lang
+from archc.tile.given import given_names
 from archc.tile.language import Statement, Value
 
 SUFFIX = "_by_columns"
@@ -35,15 +36,15 @@ SAID = (
 """The ops that are written as in Triton, but for layouts."""
 
 
-def to_gluon_columns(program: lang.Program) -> str | Refused:
+def to_gluon_columns(program: lang.Program) -> str | Refusal:
     """The text of a kernel that is called as that of Triton is, with `SUFFIX` behind."""
     for statement in lang.statements(program.body):
         op, types = statement.op, [value.type for value in statement.results]
         if not isinstance(op, SAID) or any(len(type.dims) > 2 for type in types):
-            return Refused(f"{type(op).__name__} of {types}")
+            return Refusal(None, f"{type(op).__name__} of {types}")
     printer = ColumnPrinter(program)
-    known = mentioned(program)
-    lines = [*head(program, printer.names, known, GLUON), *(INDENT + line for line in LAYOUTS)]
+    known = given_names(program)
+    lines = [*head(program, printer.names, GLUON), *(INDENT + line for line in LAYOUTS)]
     lines[0] = f"def {program.name}{SUFFIX}("
     varying = [f'"{name}"' for name in program.varying if name in known]
     decorator = f"@gluon_kernel(varying=({', '.join(varying)}{',' * (len(varying) == 1)}))"

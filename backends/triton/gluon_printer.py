@@ -3,13 +3,12 @@ by the copy engine into rings of shared memory, and two groups of four warps mul
 
 The kernel is called as that of Triton is, with the warps of one group. It knows no packed sequences
 (`borders`), and its vectors have 16 bits a number, stand side by side and begin at multiples of 16
-bytes. What it cannot say is `Refused`.
+bytes. What it cannot say is a `Refusal`.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import ClassVar
 
 from archc.backends.lines import broken, unbracketed
@@ -19,10 +18,12 @@ from archc.backends.triton.gluon_lines import Lines, Shared
 from archc.backends.triton.gluon_owned import descriptor, lying, note_owned, roots
 from archc.backends.triton.gluon_roles import Roles, Unknown, alike, roles
 from archc.backends.triton.gluon_warps import Loader, Weigher
-from archc.backends.triton.printer import head, mentioned
+from archc.backends.triton.printer import head
 from archc.backends.triton.spelling import GLUON, INDENT, WIDTH, filled, gluon_size
 
+from archc.ir.refusal import Refusal
 from archc.tile import language as lang
+from archc.tile.given import given_names
 from archc.tile.language import Statement, Value
 
 SUFFIX = "_by_warps"
@@ -42,24 +43,17 @@ REGISTERS_OF_ALL = 504
 """Of a thread of each kind, together."""
 
 
-@dataclass(frozen=True)
-class Refused:
-    """Why there is no such kernel of a program."""
-
-    why: str
-
-
-def to_gluon(program: lang.Program) -> str | Refused:
+def to_gluon(program: lang.Program) -> str | Refusal:
     """The text of the functions of a kernel, the last of which is launched: called as the kernel of
     Triton is, with `SUFFIX` behind."""
-    if not {"IO", "BLOCK_T", "BLOCK_S"} <= mentioned(program):
-        return Refused("blocks or vectors that Triton's kernel is not told of")
+    if not {"IO", "BLOCK_T", "BLOCK_S"} <= given_names(program):
+        return Refusal(None, "blocks or vectors that Triton's kernel is not told of")
     try:
         found = roles(program)
         note_owned(found)
         return Kernel(program, found).text()
     except Unknown as error:
-        return Refused(str(error))
+        return Refusal(None, str(error))
 
 
 def _weigher(shared: Shared) -> Weigher:
@@ -108,8 +102,8 @@ class Kernel:
 
     def _signature(self) -> list[str]:
         """The head of the function that is launched."""
-        known = mentioned(self.program)
-        lines = head(self.program, Shared(self.program, self.roles).arguments, known, GLUON)
+        known = given_names(self.program)
+        lines = head(self.program, Shared(self.program, self.roles).arguments, GLUON)
         varying = [f'"{name}"' for name in self.program.varying if name in known]
         given = f"({', '.join(varying)}{',' * (len(varying) == 1)})"
         lines[0] = f"def {self.title}("
@@ -180,7 +174,7 @@ class Kernel:
         strides = Shared(self.program, self.roles).arguments.strides
         for buffer in self.program.buffers:
             found += [pointer(buffer), *(strides[buffer.name, axis] for axis in buffer.steps)]
-        known = mentioned(self.program)
+        known = given_names(self.program)
         sizes = [symbol.name for symbol in self.program.sizes if symbol.name in known]
         return [*found, *sizes, *(n for n in self.program.constants if n in known), *self.constants]
 

@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 from archc.backends.triton.gluon_late import Late, carried_sums
 from archc.backends.triton.gluon_lines import Lines, Shared
 from archc.backends.triton.gluon_owned import lying
-from archc.backends.triton.gluon_printer import Kernel, Refused
+from archc.backends.triton.gluon_printer import Kernel
 from archc.backends.triton.gluon_roles import Roles, Turns, Unknown, roles
 from archc.backends.triton.gluon_warps import Loader, Product, Weigher, advance, hurried
 from archc.backends.triton.spelling import INDENT, gluon_size
 
+from archc.ir.refusal import Refusal
 from archc.tile import language as lang
 from archc.tile.language import Statement, Value
 
@@ -45,13 +46,13 @@ class Wide:
         return max(len(each) for each in (*self.handed, self.after))
 
 
-def to_gluon_wide(program: lang.Program) -> str | Refused:
+def to_gluon_wide(program: lang.Program) -> str | Refusal:
     """The text of the functions of a kernel whose sums are wide, as `to_gluon` gives it."""
     try:
         found = roles(program)
         return WideKernel(program, found, _wide(found)).text()
     except Unknown as error:
-        return Refused(str(error))
+        return Refusal(None, str(error))
 
 
 def _wide(found: Roles) -> Wide:

@@ -12,9 +12,9 @@ from archc.backends.triton.step_launch import Given, StepLaunch, Walk
 from archc.backends.writer import Writer
 
 from archc.ir import layer as ir
+from archc.ir.refusal import Refusal
 from archc.lowering.grid_steps import over_grid
 from archc.lowering.steps import Spread
-from archc.lowering.values import Refusal
 
 
 def grid_launch(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import sympy
 from archc.backends.triton.launch import Call, write_launch
-from archc.backends.triton.printer import mentioned
 
 from archc.dims import Axis
 from archc.ir import chunk as ck
@@ -22,6 +21,7 @@ from archc.lowering.kernel_values import Memory, made_here
 from archc.lowering.kernels import ROW_WARPS, Lowered
 from archc.lowering.paired import DIMS, DIMS_OF_A_PART, NEAR_DIMS, NEAR_OF_A_PART
 from archc.lowering.twice import HARD
+from archc.tile.given import given_names
 from archc.tile.language import Program
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class KernelProgram:
     @property
     def numbers(self) -> dict[str, str]:
         """How its program counts."""
-        wanted, walk = mentioned(self.lowered.program), self.kernel.walk
+        wanted, walk = given_names(self.lowered.program), self.kernel.walk
         backward = walk is not None and self.kernel.graph[walk].op.reverse
         known = {**NUMBERS, "BACKWARD": str(int(backward)), "ALONE": str(int(self.alone))}
         return {name: text for name, text in known.items() if name in wanted}
@@ -102,7 +102,7 @@ def launch_kernel_program(
         else:
             tensors.append(launch.rows if name is None else launch.arguments[name])
     sizes, constants = _sizes(function, made, launch), constants_of(function, made)
-    known = mentioned(lowered.program)
+    known = given_names(lowered.program)
     counts = [sizes[each.name]() for each in lowered.program.sizes if each.name in known]
     with _launched(function, made, launch.batch) as (programs, fixed, limit):
         constants |= fixed

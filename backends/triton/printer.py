@@ -9,9 +9,7 @@ Addresses are a scalar part in 64 bits and a part for each tile index in 32.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import sympy
 from archc.backends.lines import broken, unbracketed
@@ -33,6 +31,7 @@ from archc.backends.triton.spelling import (
 )
 
 from archc.tile import language as lang
+from archc.tile.given import given_names
 
 COMBINE = {"product": "join_product", "max": "join_max", "min": "join_min"}
 """Functions of the runtime that `tl.associative_scan` takes."""
@@ -51,42 +50,19 @@ WHOLE = {"floordiv": "//", "mod": "%"}
 def to_triton(program: lang.Program, printing: type[Printer] | None = None) -> str:
     """The text of a kernel (`archc/runtime/jit.py`), after those of the joins of its scans;
     `printing` may say more than `Printer` does."""
-    by: Any = printing or Printer
-    printer, body = _printed(program, by)
-    known = _mentioned(program, body)
-    names = [name for name in program.varying if name in known]
+    printer = (printing or Printer)(program)
+    body = in_order(program.name, tuple(printer.lines()))
+    names = [name for name in program.varying if name in given_names(program)]
     apart = [buffer for buffer in program.buffers if buffer.anywhere]
     names += [printer.names.stride(b, axis) for b in apart for axis in b.steps]
     varying = ", ".join(f'"{name}"' for name in names) + "," * (len(names) == 1)
     decorator = f"@kernel(varying=({varying}))" if varying else "@kernel"
-    return "\n".join([*printer.joins, decorator, *head(program, printer.names, known), *body, ""])
+    return "\n".join([*printer.joins, decorator, *head(program, printer.names), *body, ""])
 
 
-@lru_cache(maxsize=256)
-def _printed(program: lang.Program, printing: Any) -> tuple[Printer, Sequence[str]]:
-    """The lines of a program, and who wrote them: they are looked at before they are kept.
-    `printing` is a class of printers, which pyright takes for no key."""
-    printer = printing(program)
-    return printer, in_order(program.name, tuple(printer.lines()))
-
-
-def mentioned(program: lang.Program) -> frozenset[str]:
-    """The sizes and constants that the text of a program mentions, and so the kernel is given: the
-    others say how large buffers are, and of what dtype."""
-    by: Any = Printer
-    return _mentioned(program, _printed(program, by)[1])
-
-
-def _mentioned(program: lang.Program, lines: Sequence[str]) -> frozenset[str]:
-    words = {*re.findall(r"\w+", "\n".join(lines))}
-    return frozenset(words & {*(symbol.name for symbol in program.sizes), *program.constants})
-
-
-def head(
-    program: lang.Program, names: Arguments, known: Collection[str], of: str = TRITON
-) -> list[str]:
-    """The signature and the docstring; of sizes and constants, those that the text mentions."""
-    lines, plain = [f"def {program.name}("], list[str]()
+def head(program: lang.Program, names: Arguments, of: str = TRITON) -> list[str]:
+    """The signature and the docstring."""
+    known, lines, plain = given_names(program), [f"def {program.name}("], list[str]()
     for buffer in program.buffers:
         if buffer.strided:
             lines += filled(plain)
@@ -143,13 +119,14 @@ class Printer(Names):
 
     def _wide_grid(self) -> Iterator[str]:
         """Places in the grid in 64 bits, where addresses want them so, on one line."""
-        lines: list[str] = []
+        made: dict[str, str] = {}
         for statement in lang.statements(self.program.body):
             if isinstance(statement.op, lang.ProgramId) and self.wide[statement.results[0]]:
-                lines += self._wide_line(self.names.places[statement.op.axis])
-        if lines:
-            names, texts = zip(*(line.split(" = ") for line in lines), strict=True)
-            yield f"{INDENT}{', '.join(names)} = {', '.join(texts)}"
+                title, text = self.widened(self.names.places[statement.op.axis])
+                new, name = self.called(title, text)
+                made |= {name: text} if new else {}
+        if made:
+            yield f"{INDENT}{', '.join(made)} = {', '.join(made.values())}"
 
     def descriptors(self) -> Iterator[str]:
         """Descriptors of the buffers that are read in blocks, each made once."""

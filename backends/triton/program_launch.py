@@ -31,13 +31,15 @@ import sympy
 from archc.backends.eager.file import File
 from archc.backends.expression import MUL, UNARY, Text, binary, negative, whole
 from archc.backends.triton.alike import likeness
-from archc.backends.triton.gluon_printer import SUFFIX, Refused, to_gluon
+from archc.backends.triton.gluon_printer import SUFFIX, to_gluon
 from archc.backends.triton.gluon_wide import to_gluon_wide
 from archc.backends.triton.launch import write_launch
-from archc.backends.triton.printer import mentioned, to_triton
+from archc.backends.triton.printer import to_triton
 from archc.backends.writer import Writer
 
 from archc.diagnostics import InternalError
+from archc.ir.refusal import Refusal
+from archc.tile.given import given_names
 from archc.tile.language import Buffer, LoadBlock, Program, statements
 
 WHOLE = re.compile(r"\w+(\.\w+|\[\w+\]|\([^()]*\))*")
@@ -51,7 +53,7 @@ class ProgramLaunch:
     `buffers`: tensors, contiguous in the order of the axes where a buffer has no `steps`; where it
     has, these are the tensor's strides. An optional one may be `None`, or be so at times.
     `sizes`: numbers. `constants`: numbers, precisions (`'"tf32"'`), and dtypes of torch.
-    Sizes and constants that the text of the program does not mention are not given to the kernel.
+    Sizes and constants that the work of the program does not name are not given to the kernel.
     `told`: the name of what `launch_kernel` returns. `warps`: how many, where it is found out when
     it runs; `options`: the same of all that a launch says.
     """
@@ -94,8 +96,8 @@ def add_gluon(
     name, known = f"{title}{suffix}", ("gluon", title)
     if known not in file.titles:
         text = to(file.programs[title])
-        if isinstance(text, Refused):
-            raise InternalError(f"{title} has no kernel by Gluon: {text.why}")
+        if isinstance(text, Refusal):
+            raise InternalError(f"{title} has no kernel by Gluon: {text.reason}")
         file.titles[known] = name
         file.sections.append(text)
     return name
@@ -127,7 +129,7 @@ def launch_program(
             raise ValueError(f"{title} has {kind} {sorted(wanted)}, and not {sorted(given)}")
     if room or any(isinstance(each.op, LoadBlock) for each in statements(program.body)):
         writer.line("descriptor_room()")
-    known = mentioned(program)
+    known = given_names(program)
     tensors = [_tensor(buffer, launch.buffers[buffer.name]) for buffer in program.buffers]
     sizes = numbers_of(program, launch.sizes)
     constants = ", ".join(f"{n}={launch.constants[n]}" for n in program.constants if n in known)
@@ -142,7 +144,7 @@ def launch_program(
 
 def numbers_of(program: Program, sizes: Mapping[str, str]) -> list[str]:
     """The numbers that a kernel is given, in their order."""
-    known = mentioned(program)
+    known = given_names(program)
     return [
         sizes[symbol.name] if symbol.is_integer else f"float({sizes[symbol.name]})"
         for symbol in program.sizes

@@ -23,7 +23,6 @@ from archc.backends.eager.value import KIND_OF, Value
 from archc.backends.expression import Text
 from archc.backends.index import permuted
 from archc.backends.triton.alike import alike
-from archc.backends.triton.printer import mentioned
 from archc.backends.triton.program_launch import add_program, numbers_of
 from archc.backends.triton.region_nexts import write_nexts
 from archc.backends.triton.region_parts import (
@@ -52,6 +51,7 @@ from archc.ir.token_region import TokenRegion
 from archc.ir.value_names import cotangent, primal
 from archc.lowering.token import BLOCK_T, BORDERS, EACH, IO, Lowered, RegionKernels
 from archc.lowering.token_borders import ROWS, SEQUENCES
+from archc.tile.given import given_names
 from archc.tile.language import Buffer
 from archc.tile.resources import largest_tiles
 
@@ -337,7 +337,7 @@ class RegionFunction:
         kind = "values" if wanted is None else "gradient"
         table, wanted = self._table(body, lines, made), wanted or {}
         program = replace(made.program, name=f"{self.title}_{kind}_kernel")
-        title, known = add_program(self.file, program), mentioned(program)
+        title, known = add_program(self.file, program), given_names(program)
         buffers = self._buffers(made)
         texts = {name: as_read(buffers[name], text) for name, text in reads.items()
                  if name in buffers}  # fmt: skip

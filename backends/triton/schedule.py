@@ -13,10 +13,10 @@ from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Kernel, Kernels, Segments
+from archc.ir.refusal import Refusal
 from archc.ir.token_region import TokenRegion
 from archc.lowering.kernels import lower
 from archc.lowering.token import RegionKernels
-from archc.lowering.values import Refusal as NotLowered
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,18 @@ def written(
     while True:
         plan = schedule.partition(graph, name, stream, heads, fallback, fused)
         found = _lowered(plan, stream.name)
-        if not isinstance(found, NotLowered):
+        if not isinstance(found, Refusal):
             return plan, found
-        assert found.node not in fallback, str(found)
+        assert found.node is not None and found.node not in fallback, str(found)
         fallback[found.node] = found.reason
 
 
-def _lowered(plan: Kernels, tokens: str) -> list[KernelProgram] | NotLowered:
+def _lowered(plan: Kernels, tokens: str) -> list[KernelProgram] | Refusal:
     """The programs of a plan's kernels, or why one has none."""
     memory, made = memory_of(plan), list[KernelProgram]()
     for kernel in plan.kernels:
         found = lower(kernel, tokens, memory)
-        if isinstance(found, NotLowered):
+        if isinstance(found, Refusal):
             return found
         made.append(KernelProgram(kernel, found))
     return made

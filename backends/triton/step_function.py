@@ -31,8 +31,8 @@ from archc.backends.writer import Writer, in_tuple, quoted
 
 from archc.dims import Axis
 from archc.ir.chunk import start
+from archc.ir.refusal import Refusal
 from archc.lowering.steps import INDICES
-from archc.lowering.values import Refusal
 
 DOC = """`index` [B]: the row of each sequence in the pools of states, row b if it is left out; no
 state is read or written where it is negative. States after the last token take the place of those

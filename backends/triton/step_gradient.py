@@ -27,8 +27,8 @@ from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch, Walk, w
 from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm, start
 from archc.ir.graph import Graph, Node
+from archc.ir.refusal import Refusal
 from archc.ir.value_names import cotangent, is_saved, primal
-from archc.lowering.values import Refusal
 
 
 class WalkFunction(GraphFunction):

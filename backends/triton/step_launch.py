@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from archc.backends.eager.scope import Scope
 from archc.backends.triton.function import TORCH
 from archc.backends.triton.gluon_columns import SUFFIX, to_gluon_columns
-from archc.backends.triton.gluon_printer import Refused
-from archc.backends.triton.printer import mentioned
 from archc.backends.triton.program_launch import (
     ProgramLaunch,
     add_gluon,
@@ -25,10 +23,11 @@ from archc.ir import layer as ir
 from archc.ir.chunk import final, start
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.kernel import Kernel
+from archc.ir.refusal import Refusal
 from archc.lowering.one_token import OneToken
 from archc.lowering.steps import BLOCK, INDICES, Stepping, held_by, stepping
-from archc.lowering.values import Refusal
 from archc.tile import language as tile
+from archc.tile.given import given_names
 
 LOCALS = (
     "part", "numbers", "weights", "moving", "in_turn", "warps", "spread", "rows", "splits",
@@ -188,7 +187,7 @@ class StepLaunch:
             rows = str(buffer.axes[0][1]) if buffer.axes else ""
             if rows not in found and name in tensors:
                 found[rows] = f"{tensors[name]}.shape[0]"
-        for name in mentioned(made.program) & {"T", "B"}:
+        for name in given_names(made.program) & {"T", "B"}:
             body.ask(found[name])
         return {symbol.name: found[symbol.name] for symbol in made.program.sizes}
 
@@ -236,7 +235,7 @@ class AloneLaunch(StepLaunch):
         """Append the kernel, and that by Gluon if there is one."""
         super().write_kernel()
         self.other = ""
-        if not isinstance(to_gluon_columns(self.made.program), Refused):
+        if not isinstance(to_gluon_columns(self.made.program), Refusal):
             self.other = add_gluon(self.body.file, self.title, to_gluon_columns, SUFFIX)
 
     def write(self, writer: Writer, given: Given) -> None:

@@ -13,11 +13,12 @@ from torch import Tensor
 from archc.api import parse
 from archc.attention.recognise import folds
 from archc.attention.totals import as_folds
-from archc.attention.weighted_sum import Refusal, WeightedSum
+from archc.attention.weighted_sum import WeightedSum
 from archc.compile import PASSES, slopes_of
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.meaning import evaluate_graph
+from archc.ir.refusal import Refusal
 from archc.lowering.attention import BLOCKS, BORDERS
 from archc.runtime.folds import fold_programs
 from archc.tile.language import Program

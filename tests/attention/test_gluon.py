@@ -12,10 +12,11 @@ import pytest
 import torch
 from archc.backends.load import load as loaded
 from archc.backends.triton.fold_op import has_special
-from archc.backends.triton.gluon_printer import SUFFIX, Refused, to_gluon
+from archc.backends.triton.gluon_printer import SUFFIX, to_gluon
 
 import archc
 from archc.compile import text_of
+from archc.ir.refusal import Refusal
 from archc.lowering.attention_forward import forward
 from archc.lowering.attention_gradient import by_readers, by_tokens
 from archc.runtime import gluon_kernels
@@ -137,7 +138,7 @@ def test_sums_are_a_turn_late_where_they_are_carried_alone() -> None:
 def test_a_mask_is_the_end_of_what_the_copy_engine_reads() -> None:
     """What it has not is 0: of the tensor, or of a descriptor that ends before."""
     whole, before = (
-        made if isinstance(made, Refused) else " ".join(made.split())
+        made if isinstance(made, Refusal) else " ".join(made.split())
         for made in (to_gluon(walk()), to_gluon(walk(size="E")))
     )
     assert isinstance(whole, str)
@@ -179,7 +180,7 @@ def test_a_factor_that_is_read_besides_is_read_from_its_room() -> None:
     ],
 )
 def test_another_kind_of_program_is_refused(program: lang.Program, why: str) -> None:
-    assert to_gluon(program) == Refused(why)
+    assert to_gluon(program) == Refusal(None, why)
 
 
 @pytest.mark.parametrize(

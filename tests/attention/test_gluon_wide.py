@@ -11,11 +11,12 @@ from typing import Any, cast
 import pytest
 import torch
 from archc.backends.load import load as loaded
-from archc.backends.triton.gluon_printer import SUFFIX, Refused
+from archc.backends.triton.gluon_printer import SUFFIX
 from archc.backends.triton.gluon_wide import to_gluon_wide
 
 import archc
 from archc.compile import slots_text_of, text_of
+from archc.ir.refusal import Refusal
 from archc.lowering.attention_heads import by_parts, turned
 from archc.runtime import gluon_kernels
 from archc.runtime.gluon_kernels import are_halved
@@ -74,11 +75,11 @@ def test_another_kind_of_program_is_refused() -> None:
     text = text.replace("k[H, K], v[H, V]", "k[K]").replace("v[s]", "k[s]")
     fold = launch(text, 40, B=2, H=2, K=5, V=5, R=5).fold
     assert isinstance(to_gluon_wide(by_parts(fold)), str)
-    assert isinstance(to_gluon_wide(turned(fold)), Refused)
-    assert to_gluon_wide(walk()) == Refused("sums of what is no factor of scores")
+    assert isinstance(to_gluon_wide(turned(fold)), Refusal)
+    assert to_gluon_wide(walk()) == Refusal(None, "sums of what is no factor of scores")
     text, sizes = SCORES["forgetting"]
     gates = launch(text, 64, H=4, K=16, V=16, **sizes).fold
-    assert isinstance(to_gluon_wide(by_parts(gates)), Refused)
+    assert isinstance(to_gluon_wide(by_parts(gates)), Refusal)
 
 
 def test_it_is_launched_on_hopper_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,11 +25,11 @@ from archc.ir.kernel import FEW, NEAR, Kernel, Kernels
 from archc.ir.meaning import compute, outputs_of
 from archc.ir.meaning_ops import Evaluation, Scope
 from archc.ir.named import Named
+from archc.ir.refusal import Refusal
 from archc.ir.sizes import evaluate
 from archc.lowering.kernel_values import Memory
 from archc.lowering.kernels import Lowered, lower
 from archc.lowering.twice import HARD
-from archc.lowering.values import Refusal
 from archc.tile.interpreter import run
 from archc.tile.verifier import verify, verify_launch
 

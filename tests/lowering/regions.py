@@ -23,11 +23,11 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.layer import Layer
 from archc.ir.meaning import evaluate_graph
+from archc.ir.refusal import Refusal
 from archc.ir.sizes import evaluate, resolve_sizes
 from archc.ir.token_region import TokenRegion
 from archc.lowering.token import BLOCK_T, EACH, IO, Lowered, lower
 from archc.lowering.token_borders import ROWS, SEQUENCES
-from archc.lowering.values import Refusal
 from archc.regions.cut import regions
 from archc.regions.gradient import gradient_of
 from archc.runtime.philox import factor_of_seed

@@ -10,9 +10,10 @@ from torch import Tensor
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.meaning import evaluate_graph
+from archc.ir.refusal import Refusal
 from archc.ir.sizes import evaluate
 from archc.lowering.rules import RULES
-from archc.lowering.values import Frame, Index, Made, Place, Refusal, Rules, Values
+from archc.lowering.values import Frame, Index, Made, Place, Rules, Values
 from archc.tile.compose import Composer
 from archc.tile.interpreter import run
 from archc.tile.language import Buffer, Program

@@ -17,9 +17,9 @@ from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Kernel
 from archc.ir.meaning import evaluate_graph
 from archc.ir.plan import examples
+from archc.ir.refusal import Refusal
 from archc.ir.sizes import Number, evaluate
 from archc.lowering.steps import INDICES, Stepping, Steps, stepping
-from archc.lowering.values import Refusal
 from archc.schedule.token_walks import steps, tokenwise
 from archc.tile.interpreter import run
 from archc.tile.language import Dot, statements

@@ -10,9 +10,9 @@ import torch
 
 import archc
 from archc.compile import lowered
+from archc.ir.refusal import Refusal
 from archc.ir.sizes import evaluate
 from archc.lowering.grid_steps import PAIR, over_grid
-from archc.lowering.values import Refusal
 from archc.runtime.steps import grid_way
 from archc.tile.interpreter import WrongProgram
 from archc.tile.language import Barrier, statements

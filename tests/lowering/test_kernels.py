@@ -14,9 +14,9 @@ from archc.backends.triton.printer import Printer, to_triton
 import archc
 from archc.compile import text_of
 from archc.ir import chunk as ck
+from archc.ir.refusal import Refusal
 from archc.lowering.kernel_values import made_here
 from archc.lowering.kernels import NOT_YET, Lowered
-from archc.lowering.values import Refusal
 from archc.tile.compose import Composer
 from archc.tile.language import For, Program, Value, statements
 from tests.few import slow

@@ -13,10 +13,10 @@ from torch import Tensor
 
 import archc
 from archc.compile import lowered
+from archc.ir.refusal import Refusal
 from archc.lowering.one_token import OneToken
 from archc.lowering.step_rules import by_rows, conjugate_gradients
 from archc.lowering.steps import stepping
-from archc.lowering.values import Refusal
 from archc.tile.compose import Composer
 from archc.tile.interpreter import run
 from archc.tile.language import Load, Store, While, statements

@@ -13,7 +13,7 @@ from torch import Tensor
 from archc.dims import size_symbol
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.lowering.values import Refusal
+from archc.ir.refusal import Refusal
 from archc.tile.language import Load, statements
 from tests.graphs import Sketch, axes, axis
 from tests.lowering.single import Single, check

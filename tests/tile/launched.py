@@ -11,9 +11,10 @@ import triton
 import triton.language as tl
 from archc.backends.load import load
 from archc.backends.triton.arguments import runtime_names
-from archc.backends.triton.printer import mentioned, to_triton
+from archc.backends.triton.printer import to_triton
 from torch import Tensor
 
+from archc.tile.given import given_names
 from archc.tile.language import LoadBlock, Program, statements
 
 HEAD = f"""import triton
@@ -61,7 +62,7 @@ def launcher(
         strides = [0] * len(buffer.axes) if tensor is None else tensor.stride()
         axes = [axis for axis, _ in buffer.axes]
         given += [tensor, *(strides[axes.index(axis)] for axis in buffer.steps)]
-    known = mentioned(program)
+    known = given_names(program)
     given += [sizes[symbol.name] for symbol in program.sizes if symbol.name in known]
     fixed = {n: x for n, x in compiled_in(program, constants).items() if n in known}
     options = {"num_warps": program.warps, "num_stages": program.ahead, **options}

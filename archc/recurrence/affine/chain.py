@@ -13,8 +13,8 @@ import sympy
 
 from archc.dims import Axis
 from archc.ir import layer as ir
+from archc.ir.refusal import Refusal
 from archc.recurrence.affine.atoms import Atom, Table, total
-from archc.recurrence.affine.form import Refusal
 from archc.recurrence.affine.polynomials import Reading, coefficient
 from archc.recurrence.analysis.degree import LINEAR, Degree
 

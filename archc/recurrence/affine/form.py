@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import sympy
 
 from archc.dims import Axis
+from archc.ir.refusal import Refusal
 from archc.recurrence.affine.atoms import Atoms, Table
 
 MATRIX, DIAGONAL, DENSE = "matrix", "diagonal", "dense"
@@ -25,16 +26,6 @@ LINKED = "linked"
 TROPICAL, SEQUENTIAL = "tropical", "sequential"
 
 BEFORE, AFTER, WRITTEN = "before", "after", "written"
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """The reason why there is no such form: the node that stands in the way, and what to do."""
-
-    node: int | None
-    reason: str
-    help: str = ""
-    code: str = "E0607"
 
 
 @dataclass(frozen=True)

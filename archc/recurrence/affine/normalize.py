@@ -13,18 +13,12 @@ from dataclasses import replace
 from archc.dims import free_symbols
 from archc.ir import layer as ir
 from archc.ir.graph import components
+from archc.ir.refusal import Refusal
 from archc.recurrence.affine.atoms import Table, TooLong
 from archc.recurrence.affine.axis_roles import own_axes, sides
 from archc.recurrence.affine.blocks import coupled
 from archc.recurrence.affine.chain import Chain, Refused, chain
-from archc.recurrence.affine.form import (
-    MATRIX,
-    SEQUENTIAL,
-    NormalForm,
-    Refusal,
-    StateForm,
-    Step,
-)
+from archc.recurrence.affine.form import MATRIX, SEQUENTIAL, NormalForm, StateForm, Step
 from archc.recurrence.affine.linked import linked
 from archc.recurrence.affine.maximum import tropical
 from archc.recurrence.affine.reads import finished, reads_of
@@ -59,7 +53,9 @@ def component(recurrence: ir.Recurrence, states: tuple[str, ...]) -> NormalForm:
         return sequential(states, refused.refusal)
     except TooLong:
         reason = "the update is a sum of too many products"
-        return sequential(states, Refusal(None, reason, "keep its factors apart, or name parts"))
+        return sequential(
+            states, Refusal(None, reason, "keep its factors apart, or name parts", "E0607")
+        )
 
 
 def _several(

@@ -20,6 +20,7 @@ from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Type
+from archc.ir.refusal import Refusal
 from archc.ir.sizes import Number
 from archc.numerics.logs import NoLog, log_of
 from archc.numerics.propagation import intervals
@@ -38,7 +39,6 @@ from archc.recurrence.affine.form import (
     NormalForm,
     Part,
     Read,
-    Refusal,
     StateForm,
     Step,
 )

@@ -15,9 +15,10 @@ import sympy
 from archc.functions.interval import ANY, ONE, UNIT, ZERO, Interval, add, div, mul, neg, power
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.refusal import Refusal
 from archc.numerics.constants import number_interval
 from archc.recurrence.affine.atoms import Table
-from archc.recurrence.affine.form import BEFORE, WRITTEN, NormalForm, Refusal, StateForm
+from archc.recurrence.affine.form import BEFORE, WRITTEN, NormalForm, StateForm
 from archc.recurrence.analysis.degree import before, updates
 
 MEND = "conjugate gradients need a symmetric positive definite matrix; without one it is a loop"

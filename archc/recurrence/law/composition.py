@@ -32,7 +32,7 @@ from archc.recurrence.law.summary import NoLaw, Round, rounds_of
 
 
 @dataclass(frozen=True)
-class Refusal:
+class WithoutLaw:
     """States without a law: why, what to do, and the node of the body that stands in the way."""
 
     states: tuple[str, ...]
@@ -76,7 +76,7 @@ class Law:
 
 def law_of(
     recurrence: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
-) -> Law | Refusal:
+) -> Law | WithoutLaw:
     """The law of a Recurrence: `captures` are the types that its captures have outside, `known` the
     intervals in which they lie."""
     if recurrence.laws:
@@ -84,7 +84,7 @@ def law_of(
     try:
         return Law(tuple(_round(each) for each in rounds_of(recurrence, captures, known)))
     except NoLaw as error:
-        return Refusal(error.states, error.reason, error.help, error.node)
+        return WithoutLaw(error.states, error.reason, error.help, error.node)
 
 
 def _round(each: Round) -> LawRound:
@@ -98,7 +98,7 @@ def _round(each: Round) -> LawRound:
 
 def _given(
     recurrence: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
-) -> Law | Refusal:
+) -> Law | WithoutLaw:
     """The laws that the spec gives, if they are about every state."""
     others = [
         state.name
@@ -106,12 +106,12 @@ def _given(
         if not any(state.name in g.states for g in recurrence.laws)
     ]
     if others:
-        return Refusal(tuple(others), "the spec gives the law of other states, and not of these")
+        return WithoutLaw(tuple(others), "the spec gives the law of other states, and not of these")
     try:
         graph = summary_graph(recurrence, captures, known)
     except StateNeeded as needed:
         reason = "the summary of a token reads another state"
-        return Refusal(tuple(state.name for state in recurrence.states), reason, "", needed.node)
+        return WithoutLaw(tuple(state.name for state in recurrence.states), reason, "", needed.node)
     merge, apply = (
         joined([getattr(law, kind) for law in recurrence.laws]) for kind in ("merge", "apply")
     )
@@ -122,7 +122,7 @@ def _given(
 # --- of a layer ----------------------------------------------------------------------------------
 
 
-def law_of_layer(layer: ir.Layer) -> Law | Refusal:
+def law_of_layer(layer: ir.Layer) -> Law | WithoutLaw:
     """The law of a layer that is one recurrence and what is computed of its inputs token by token,
     such as the memory of a layer alone; the summaries take inputs of the layer."""
     regions = [
@@ -132,19 +132,19 @@ def law_of_layer(layer: ir.Layer) -> Law | Refusal:
     if len(recurrences) != 1 or len(regions) != 1:
         names = tuple(state.name for node in recurrences for state in node.op.states)
         reason = "a law is about one recurrence, not about several, an attention or a called layer"
-        return Refusal(names, reason)
+        return WithoutLaw(names, reason)
     (recurrence,) = recurrences
     names = tuple(state.name for state in recurrence.op.states)
     late = _late(layer.graph, recurrence)
     if late is not None:
-        return Refusal(names, "what enters the recurrence reads earlier tokens", "", late)
+        return WithoutLaw(names, "what enters the recurrence reads earlier tokens", "", late)
     if recurrence.op.reverse:
-        return Refusal(names, "the recurrence runs from the last token to the first")
+        return WithoutLaw(names, "the recurrence runs from the last token to the first")
     known = stated(layer)
     operands = ir.captured(recurrence)
     types = {name: layer.graph[id].type for name, id in operands.items()}
     law = law_of(recurrence.op, types, {name: known[id] for name, id in operands.items()})
-    if isinstance(law, Refusal):
+    if isinstance(law, WithoutLaw):
         return law
     return Law(tuple(_with_inputs(layer.graph, operands, each) for each in law.rounds))
 

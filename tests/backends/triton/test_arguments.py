@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from archc.backends.triton.printer import mentioned, to_triton
+from archc.backends.triton.printer import to_triton
 
 import archc
 from archc.compile import programs_of
 from archc.runtime.steps import check_dense, dense_rows
 from archc.runtime.tokens import in_rows
+from archc.tile.given import given_names
 from tests.few import few
 
 MOST = 48
@@ -26,7 +27,7 @@ def test_a_kernel_is_one_that_a_reader_takes_in(spec: str) -> None:
     """It has few arguments, and a word where a number that says nothing stands first."""
     for name, program in programs_of(archc.load(spec).layer).items():
         strides = sum(len(buffer.steps) for buffer in program.buffers)
-        count = len(program.buffers) + strides + len(mentioned(program))
+        count = len(program.buffers) + strides + len(given_names(program))
         assert count <= MOST, name
         _, doc, body = to_triton(program).split('"""')
         lines = body.split("\n")

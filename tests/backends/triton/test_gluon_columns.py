@@ -11,10 +11,10 @@ import pytest
 import torch
 from archc.backends.load import load
 from archc.backends.triton.gluon_columns import SUFFIX, to_gluon_columns
-from archc.backends.triton.gluon_printer import Refused
 
 import archc
 from archc.compile import text_of
+from archc.ir.refusal import Refusal
 from archc.runtime.gluon_kernels import are_in_columns
 from tests.attention.test_gluon import machine_code
 from tests.backends.triton.programs_in_files import scaled_rows
@@ -80,4 +80,4 @@ def test_they_are_launched_on_hopper_alone_of_states_in_float32(
 
 def test_a_program_of_other_ops_is_refused() -> None:
     made = to_gluon_columns(cast(Any, scaled_rows()))
-    assert isinstance(made, Refused)
+    assert isinstance(made, Refusal)

@@ -11,7 +11,7 @@ import sympy
 from archc.backends.assembly import assembled
 from archc.backends.eager.file import File
 from archc.backends.load import load
-from archc.backends.triton.printer import mentioned, to_triton
+from archc.backends.triton.printer import to_triton
 from archc.backends.triton.program_launch import (
     ProgramLaunch,
     add_program,
@@ -21,6 +21,7 @@ from archc.backends.triton.program_launch import (
 from archc.backends.writer import Writer
 
 from archc.tile.compose import Composer, ceil_div, size
+from archc.tile.given import given_names
 from archc.tile.language import Dim, Program
 from tests.backends.triton.processes import printed
 from tests.backends.triton.programs_in_files import ROWS, file_of, scaled_rows
@@ -157,7 +158,7 @@ def test_a_kernel_is_given_what_it_names():
     b = k.program("b", B)
     k.store(y, b, 0, value=k.load(x, b, 0))
     program = k.done()
-    assert mentioned(program) == frozenset()
+    assert given_names(program) == frozenset()
     given = {"buffers": {"x": "x", "y": "y"}, "sizes": {"B": "b", "R": "r"}}
     found = lines(program, ProgramLaunch(**given, constants={"WIDE": "4"}, warps="w"))
     call = "launch_kernel(first, b, [x, *x.stride(), y, *y.stride()], [], compiled_for(), "

@@ -5,9 +5,10 @@ from __future__ import annotations
 from archc.algebra.simplify import simplify
 from archc.functions.interval import UNIT, ZERO, Interval
 from archc.ir import layer as ir
+from archc.ir.refusal import Refusal
 from archc.numerics.propagation import intervals
 from archc.recurrence.affine.normalize import normal_forms
-from archc.recurrence.chunk.implicit import Refusal, System, systems
+from archc.recurrence.chunk.implicit import System, systems
 from tests.elaborate.specs import layer
 
 HEAD = (

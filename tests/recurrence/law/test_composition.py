@@ -19,7 +19,7 @@ from archc.ir.graph import Graph, Type
 from archc.ir.meaning import evaluate_graph
 from archc.ir.typing import layer_graph
 from archc.numerics.propagation import intervals
-from archc.recurrence.law.composition import Law, LawRound, Refusal, law_of
+from archc.recurrence.law.composition import Law, LawRound, WithoutLaw, law_of
 from tests.elaborate.specs import layer
 from tests.recurrence.forms import random_inputs, recurrences, sizes_of
 
@@ -208,7 +208,7 @@ layer Example(H, K = 4, V = 3):
 """
 
 
-def of(text: str) -> Law | Refusal:
+def of(text: str) -> Law | WithoutLaw:
     ((graph, node, _),) = recurrences(layer(text))
     lies = intervals(graph)
     operands = dict(zip(node.op.captures, node.operands, strict=False))
@@ -253,13 +253,13 @@ def test_a_later_round_is_right_where_it_starts_from_the_state_before() -> None:
 
 def test_a_cell_that_is_not_linear_has_no_law() -> None:
     law = of(CASCADE.replace("exp(-softplus(a)) * S[t-1]", "tanh(S[t-1])"))
-    assert isinstance(law, Refusal)
+    assert isinstance(law, WithoutLaw)
     assert law.states == ("S",)
     assert "`tanh` of a state" in law.reason
 
 
 def test_a_gate_that_may_grow_has_no_law() -> None:
     law = of(CASCADE.replace("diag(exp(-softplus(x)))", "diag(exp(x))"))
-    assert isinstance(law, Refusal)
+    assert isinstance(law, WithoutLaw)
     assert law.states == ("R",)
     assert "may grow" in law.reason
