@@ -80,7 +80,8 @@ def joined(table: dict[str, Any], found: Found) -> dict[str, Any]:
     rows = [each for each in table["rows"] if row_of(each) != this]
     rows.append({
         "spec": found.job.title, "shape": found.job.shape, "faster": found.faster,
-        "commit": table["record"]["commit"], "left_out": found.left_out,
+        "launches": len(found.settings), "commit": table["record"]["commit"],
+        "left_out": found.left_out,
     })  # fmt: skip
     ordered = sorted(kernels.values(), key=lambda each: (each["kernel"], each["source"]))
     return {**table, "kernels": ordered, "rows": rows}

@@ -52,7 +52,8 @@ def command(
     shipped with. This tries others (how many warps, how many stages of loads) at the shapes that
     you name, on the GPU that is here. Every candidate is compiled, all cores at once, and its
     outputs and gradients are held against the float64 meaning of the spec before it is timed: one
-    that is off cannot be chosen. The shipped settings stay where no other is 3 % faster.
+    that is off cannot be chosen. The shipped settings stay where no other is 3 % faster,
+    and where what is faster one by one is not so together.
 
     What is better is written into a JSON file, by kernel, dtype, blocks and about how many programs
     there are, with the GPU and the versions that it holds for. A generated file reads it only when
@@ -119,6 +120,8 @@ def told(found: Found) -> Iterator[str]:
             yield f"{line}, {medians[best.name]:8.3f} ms with {best.settings}"
     for what, times in found.faster.items():
         yield f"  {what} together: {times:.2f} times as fast as shipped"
+    if found.faster and not found.settings:
+        yield "  not faster together: the shipped settings stay"
     for name, reason in found.left_out.items():
         yield f"  left out: {name} (warps:stages): {reason}"
 

@@ -19,6 +19,10 @@ WARPS, STAGES = (2, 4, 8, 16), (1, 2, 3, 4)
 GAIN = 0.03
 """How much faster, of the shipped time, settings must be to take the place of the shipped ones."""
 
+TOGETHER = 0.005
+"""How much faster all chosen settings must be in one call, or in one with gradients, to be kept;
+the other may be as much slower."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -69,3 +73,10 @@ def chosen(
         if allowed[best] < (1 - GAIN) * shipped:
             found[launch] = Candidate.of(best)
     return found
+
+
+def stand(faster: Collection[float]) -> bool:
+    """Whether settings that are so many times as fast as the shipped ones, forward and with
+    gradients, are kept: launches that are faster one by one need not be so in their turn, as what
+    one leaves in the cache is read by the next."""
+    return max(faster) >= 1 + TOGETHER and min(faster) >= 1 - TOGETHER

@@ -12,7 +12,7 @@ from typing import Any
 
 from archc.bench.job import Job
 from archc.bench.workers import Done, Workers
-from archc.tune.candidates import SHIPPED, Candidate, Launch, chosen, every
+from archc.tune.candidates import SHIPPED, Candidate, Launch, chosen, every, stand
 
 Say = Callable[[str], None]
 
@@ -81,7 +81,7 @@ def timed(found: Found, right: Sequence[str], say: Say, seconds: float) -> None:
     found.settings = chosen(found.times, right)
     if found.settings:
         say(f"{job.title}: {len(found.settings)} launches are faster otherwise; all together")
-        _together(workers, path, found, seconds)
+        _together(workers, path, found, say, seconds)
 
 
 def _checked(
@@ -108,9 +108,9 @@ def _checked(
     return [name for name in names if name not in found.left_out]
 
 
-def _together(workers: Workers, path: Path, found: Found, seconds: float) -> None:
+def _together(workers: Workers, path: Path, found: Found, say: Say, seconds: float) -> None:
     """Hold all chosen settings against the oracle at once, and against the shipped ones in time;
-    settings that do not stand that are dropped."""
+    settings that are not faster together are dropped."""
     table: dict[str, dict[str, Any]] = {}
     for (kernel, kind), candidate in found.settings.items():
         table.setdefault(kernel, {})[kind] = candidate.settings
@@ -120,6 +120,10 @@ def _together(workers: Workers, path: Path, found: Found, seconds: float) -> Non
     if row["wrong"]:
         raise SearchFailed(f"{found.job.title}: together wrong: {', '.join(row['wrong'])}")
     found.faster = row["faster"]
+    if not stand(found.faster.values()):
+        told = ", ".join(f"{what} {times:.3f}" for what, times in found.faster.items())
+        say(f"{found.job.title}: not faster together ({told}): the shipped settings stay")
+        found.settings = {}
 
 
 def _rows(

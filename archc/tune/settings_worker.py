@@ -12,6 +12,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -31,6 +32,7 @@ from archc.tune.candidates import SHIPPED, Candidate, Launch
 ROUNDS = 7
 
 Settings = dict[str, int]
+Call = Callable[[], object]
 Choose = Callable[[Launch], Settings]
 """The settings of a launch in place of those that are shipped for it."""
 
@@ -171,11 +173,12 @@ def final(job: Job, table: Mapping[str, Mapping[str, Settings]]) -> dict[str, An
     for what in (FORWARD, BACKWARD):
         call = calls_of(peer, inputs, what)
 
-        def tuned(call: Callable[[], object] = call) -> None:
-            with launched(lambda launch: table.get(launch[0], {}).get(launch[1], {})):
+        def by(known: Mapping[str, Mapping[str, Settings]], call: Call = call) -> None:
+            with launched(lambda launch: known.get(launch[0], {}).get(launch[1], {})):
                 call()
 
-        times = paired({SHIPPED: call, "tuned": tuned}, clock, job.seconds)
+        both = {SHIPPED: partial(by, {}), "tuned": partial(by, table)}
+        times = paired(both, clock, job.seconds)
         pairs = zip(times[SHIPPED], times["tuned"], strict=True)
         faster[what] = statistics.median(a / b for a, b in pairs)
     return {**found, "faster": faster}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,12 +40,20 @@ WORKER = """
     else:
         table = json.loads(pathlib.Path(rest[0]).read_text())
         assert table == {"walk": {"few": {"num_warps": 4, "num_stages": 1}}}
-        rows = [{"wrong": [], "faster": {"forward": 1.5}}]
+        together = json.loads(pathlib.Path(path).with_name("together.json").read_text())
+        rows = [{"wrong": [], "faster": together}]
     pathlib.Path(out).write_text("".join(json.dumps(row) + chr(10) for row in rows))
 """
 
 
-def found_by(monkeypatch: pytest.MonkeyPatch, folder: Path, shipped_wrong: list[str]) -> Found:
+FASTER = {"forward": 1.5, "backward": 0.997}
+
+
+def found_by(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, shipped_wrong: list[str],
+    together: Mapping[str, float] = FASTER,
+) -> Found:  # fmt: skip
+    (folder / "together.json").write_text(json.dumps(together))
     (folder / "a_searching_worker.py").write_text(textwrap.dedent(WORKER))
     (folder / "shipped.json").write_text(json.dumps(shipped_wrong))
     monkeypatch.setenv("PYTHONPATH", str(folder))
@@ -68,6 +77,15 @@ def test_the_best_of_those_that_are_right(tmp_path: Path, monkeypatch: pytest.Mo
     lines = "\n".join(told(found))
     assert "2000.000 ms as shipped, 1000.000 ms with {'num_warps': 4, 'num_stages': 1}" in lines
     assert "forward together: 1.50 times" in lines and "8:1 (warps:stages): wrong" in lines
+
+
+@pytest.mark.parametrize("times", [(1.2, 0.99), (1.004, 1.0)])
+def test_what_is_not_faster_together_is_dropped(
+    times: tuple[float, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = found_by(monkeypatch, tmp_path, [], dict(zip(FASTER, times, strict=True)))
+    assert not found.settings and found.faster["forward"] == times[0]
+    assert "not faster together: the shipped settings stay" in "\n".join(told(found))
 
 
 def test_shipped_settings_that_are_wrong_end_the_search(
