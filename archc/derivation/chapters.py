@@ -11,6 +11,7 @@ from archc.derivation.costs import chunk_letter, cost_math
 from archc.derivation.dependence import dependence
 from archc.derivation.maths import named
 from archc.derivation.page import Block, Chapter, Formula, Inline, Listing, Step, Table, para
+from archc.derivation.step_bounds import within_bounds
 from archc.derivation.step_chunk import matrix_chunks
 from archc.derivation.step_formula import classed, normal, printed
 from archc.derivation.step_gradient import gradient
@@ -51,7 +52,8 @@ def _steps(telling: Telling) -> Iterator[Step]:
     if telling.study.derived.kept:
         yield _loops(telling)
     for given_law in telling.study.derived.laws:
-        yield _by_law(given_law, telling.study.recurrence.body)
+        told = within_bounds(telling, given_law) if given_law.token is not None else None
+        yield told or _by_law(given_law, telling.study.recurrence.body)
     if telling.study.derived.graph is not None:
         for number, form in enumerate(telling.forms):
             tell = matrix_chunks if form.kind == MATRIX else scan_chunks
@@ -123,9 +125,7 @@ def _at(study: Study, node: Node | None) -> Span | None:
 
 
 def _by_law(law: GivenLaw, body: Graph) -> Step:
-    """States that are computed by a law that the spec gives, or that was found."""
-    if not law.text:
-        return _within_bounds(law)
+    """States that are computed by a law that the spec gives."""
     names = joined(named(name) for name in law.states)
     parts = joined(f"`{part}`" for part in law.parts)
     known = (
@@ -151,32 +151,6 @@ def _by_law(law: GivenLaw, body: Graph) -> Step:
         dependence("merged summaries", ", ".join(law.states), "all rows"),
     ]  # fmt: skip
     return Step("By a law of the spec", tuple(blocks), law.span)
-
-
-def _within_bounds(law: GivenLaw) -> Step:
-    """A state that is scaled, moved and kept within bounds."""
-    names = joined(named(name) for name in law.states)
-    parts = joined(f"`{part}`" for part in law.parts)
-    blocks: list[Block] = [
-        para(
-            "An update scales and moves ", *names, ", and keeps it within bounds. Nothing scales it"
-            " by less than 0, so that order stays, and what a run of tokens does is of that kind"
-            " again: its bounds are what later tokens make of the bounds of earlier ones, as of any"
-            " value. The summary of a run consists of ", *parts, "."
-        ),
-        *([] if law.span is None else [excerpt(law.span, [law.span])]),
-        para(
-            "Summaries of the rows up to each are made by scans, for all chunks at once; the total"
-            " of each chunk is applied to the state, one chunk after the other; and that up to a"
-            " row, applied to the state before the chunk, is the state at that row."
-        ),
-        para(
-            "These values are constants to the gradient, which is a linear recurrence: at each"
-            " token all of it goes to the state before, or all of it to the bound that was reached."
-        ),
-        dependence("summaries", ", ".join(law.states), "all rows"),
-    ]  # fmt: skip
-    return Step("Within bounds", tuple(blocks), law.span)
 
 
 def _layers(law: GivenLaw, body: Graph) -> Iterator[Formula]:

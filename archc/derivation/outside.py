@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+import sympy
 
 from archc.derivation import maths
+from archc.derivation.costs import cost_math
 from archc.functions.interval import Interval
 from archc.ir import layer as ir
-from archc.ir.graph import Graph
+from archc.ir.graph import Graph, Node
 from archc.verify.study import Study
 
 DEPTH = 4
@@ -38,23 +41,44 @@ def _parts(
             yield spelled(study.graph, operand), known
 
 
-def spelled(graph: Graph, id: int, depth: int = 5) -> maths.Math:
+def by_name(node: Node) -> maths.Math | None:
+    """The name of a value of the layer, of a token if it is one's."""
+    if node.name is None:
+        return None
+    return maths.named(node.name, *(("t",) if "t" in node.type.names else ()))
+
+
+def spelled(
+    graph: Graph, id: int, depth: int = 5, named: Callable[[Node], maths.Math | None] = by_name
+) -> maths.Math:
     """A value by its name, or as what it is computed from."""
     node = graph[id]
-    if node.name is not None:
-        return maths.named(node.name, *(("t",) if "t" in node.type.names else ()))
+    found = named(node)
+    if found is not None:
+        return found
     if isinstance(node.op, ir.Param):
         return maths.named(node.op.name)
     if isinstance(node.op, ir.Constant):
-        return maths.Number(str(node.op.value))
+        return _number(node.op.value)
     if depth == 0 or not isinstance(node.op, ir.Elementwise | ir.Contract):
         return maths.Name("…")
+    parts = [spelled(graph, operand, depth - 1, named) for operand in node.operands]
     if isinstance(node.op, ir.Contract):
-        return maths.row(
-            *(_closed(spelled(graph, operand, depth - 1)) for operand in node.operands)
-        )
-    parts = [spelled(graph, operand, depth - 1) for operand in node.operands]
-    fn = node.op.fn
+        return maths.row(*map(_closed, parts))
+    return _applied(node.op.fn, parts)
+
+
+def _number(number: sympy.Expr) -> maths.Math:
+    if not number.is_finite:
+        return maths.Number(str(number))
+    sign = maths.NEGATIVE if number.is_negative else None
+    return maths.row(sign, cost_math(-number if sign else number))
+
+
+def _applied(fn: str, parts: list[maths.Math]) -> maths.Math:
+    """A function of each element."""
+    if fn == "real":
+        return parts[0]
     if fn == "neg":
         return maths.row(maths.NEGATIVE, _closed(parts[0]))
     if fn in SIGNS and len(parts) == 2:

@@ -77,6 +77,9 @@ def law(telling: Telling) -> Step:
     """The composition law: the effect of a run of tokens on the state, and how runs compose."""
     found = telling.study.law
     if isinstance(found, WithoutLaw):
+        own = {name for law in telling.study.derived.laws if law.token for name in law.states}
+        if own.issuperset(found.states):
+            return Step("Composition", (para(IN_BOUNDS),))
         names = ", ".join(f"`{name}`" for name in found.states)
         more = f" ({found.help})" if found.help else ""
         return Step("Composition", (para(f"There is no law: {names}: {found.reason}{more}."),))
@@ -99,6 +102,13 @@ def law(telling: Telling) -> Step:
     )
     blocks += telling.run(law_checks(telling.trial))
     return Step("Composition", tuple(blocks))
+
+
+IN_BOUNDS = (
+    "Runs of tokens compose by the summaries that “Within bounds” has, where they were merged with"
+    " numbers. Chunks are computed so; the law as functions, `spec.law`, and a sequence on several"
+    " devices are for linear states and for laws that a spec gives."
+)
 
 
 def _round(telling: Telling, each: LawRound, several: bool) -> Iterator[Block]:

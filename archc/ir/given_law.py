@@ -27,7 +27,8 @@ class GivenLaw:
     which may lack axes that the part has. `merge`: inputs `<part>.1`, `<part>.2`, outputs the
     parts. `apply`: inputs the parts and `S[0]`, outputs `S[T]`. `text` is the rule as it was
     written, `named` its three layers, where it names them, and their headers; `proved` is whether
-    the law is proved to hold (None: not looked into). One that archc has found has no text.
+    the law is proved to hold (None: not looked into). One that archc has found has no text, and in
+    `token` the summary of each token, made of what the Recurrence captures.
     """
 
     states: tuple[str, ...]
@@ -38,6 +39,7 @@ class GivenLaw:
     span: Span | None
     named: tuple[tuple[str, Span, Span], ...] = ()
     proved: bool | None = None
+    token: Graph | None = None
 
     @property
     def types(self) -> dict[str, Type]:

@@ -62,6 +62,16 @@ CASES = {
          "o = z[t]"),
         "Of `z`, once the states before are known at every token",
     ),
+    "a rectified vector": (
+        "z[K]",
+        ("z[t] = relu(sigmoid(a) * z[t-1] + k)", "o = z[t]"),
+        "z_C = max(F_C ⊙ z_0, c_C) + A_C    (to the next chunk)",
+    ),
+    "a vector between two bounds": (
+        "z[K]",
+        ("z[t] = min(max(sigmoid(a) * z[t-1] + k, -1), exp(b))", "o = z[t]"),
+        "u_[≤i] = min(max(u_[≤i-1] ⊙ γ_i + m_i, l_i), u_i)",
+    ),
     "a gate that may grow": (
         "S[K, V]",
         ("S[t] = diag(exp(b)) @ S[t-1] + k @ v.T", "o = S[t].T @ q"),

@@ -192,7 +192,7 @@ def in_bounds(
     if clamp is None or not {"low", "high"} & {*clamp.parts}:
         return ()
     walk.check(state, known)
-    law = law_of_clamp(state, clamp, recurrence.body[update].span)
+    law = law_of_clamp(state, clamp, recurrence.body[update].span, graph)
     rectified = "relu" in walk.floors
     return [(law, _clamped(lifted.frame, state, clamp, rectified, starts[state.name], law))]
 
@@ -292,8 +292,8 @@ def _rise(frame: Frame, id: int | None) -> int | None:
 # --- the law -------------------------------------------------------------------------------------
 
 
-def law_of_clamp(state: ir.State, clamp: Clamp, span: Span | None) -> GivenLaw:
-    """How clamps compose."""
+def law_of_clamp(state: ir.State, clamp: Clamp, span: Span | None, values: Graph) -> GivenLaw:
+    """How clamps compose, `values` being the graph of what each token has."""
     names, type = tuple(clamp.parts), Type(state.axes)
     apply, merge = layer_graph(), layer_graph()
     run = {name: input_of(apply, name, type) for name in names}
@@ -305,7 +305,10 @@ def law_of_clamp(state: ir.State, clamp: Clamp, span: Span | None) -> GivenLaw:
             merge.outputs[name] = Builder(merge).fn("mul", two[name], one[name])
         else:
             merge.outputs[name] = _of(merge, two, one[name], bounds=name != "shift")
-    return GivenLaw((state.name,), names, merge, apply, "", span, proved=True)
+    token = values.copy()
+    token.outputs = {**clamp.parts}
+    token.prune()
+    return GivenLaw((state.name,), names, merge, apply, "", span, proved=True, token=token)
 
 
 def _of(graph: Graph, run: Mapping[str, int], value: int, bounds: bool = True) -> int:
