@@ -214,6 +214,7 @@ def test_classes_are_those_of_the_command_line():
         assert "; ".join(dict.fromkeys(texts)) == profile(name).memory
 
 
+@pytest.mark.default("gla", "lstm", "attention", "linear_attention_full")
 @pytest.mark.parametrize(
     "spec", ["gla", "lstm", "attention", "mesa", "nsa", "linear_attention_full"]
 )

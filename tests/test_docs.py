@@ -130,6 +130,7 @@ def test_papers_show_what_is_printed(paper: str, with_toy: Path) -> None:
             assert line == "..." or any(line == each for each in printed), f"{command}: {line}"
 
 
+@pytest.mark.slow
 def test_the_toy_is_right_by_hand_and_compiles_as_shown(with_toy: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(blocks(TOY, "python"))],

@@ -179,6 +179,7 @@ def test_a_wrong_chunked_form_that_no_pieces_are_held_against(monkeypatch: pytes
         archc.parse(LATER).source()
 
 
+@pytest.mark.default("moe", "window_attention")
 @pytest.mark.parametrize(
     ("name", "make"),
     [("moe", one_more), ("nsa", one_more), ("window_attention", longer_window)],

@@ -139,6 +139,7 @@ def test_goes_on_from_a_state(spec: str) -> None:
     assert torch.equal(torch.cat([some[:, :-1], rest], 1), whole)
 
 
+@pytest.mark.default("lfm2")
 @pytest.mark.parametrize("spec", ["lfm2", "gemma3"])
 def test_goes_on_from_a_state_of_each(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of three lengths, whose states come back, and are gone on from; there is more room

@@ -44,6 +44,7 @@ def alone(layer: nn.Module, tokens: Tensor, count: int, seed: int | None) -> Ten
     return archc.generate(layer, tokens[None], count, temperature=0.9, top=5, seed=seed)[0]
 
 
+@pytest.mark.default("gpt", "lfm2")
 @pytest.mark.parametrize(
     ("spec", "capacity"), [("gpt", None), ("lfm2", 14), ("gemma3", None), ("xlstm", 14)]
 )

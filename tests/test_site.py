@@ -25,6 +25,7 @@ ENVIRONMENT = {
 }
 
 
+@pytest.mark.slow
 def test_the_site_builds(tmp_path: Path):
     """Without the network, without a warning, with a page for each error; links lead somewhere."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path)]

@@ -56,6 +56,7 @@ def test_the_plan_says_what_becomes_of_each_attend():
     assert slots.count("p_safe = ") == 1 and "p_safe_2" not in slots
 
 
+@pytest.mark.default("v[s]-one launch of each kernel")
 @pytest.mark.parametrize(
     ("read", "how"),
     [

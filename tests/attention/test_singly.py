@@ -353,6 +353,7 @@ def drawn_scores(seed: int, length: int) -> Tensor:
     return score
 
 
+@pytest.mark.default("16-7", "64-0", "64-5")
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("room", [16, 64])
 def test_programs_list_the_places_of_the_largest(seed: int, room: int):

@@ -127,6 +127,7 @@ def test_the_runtime_is_loaded_without_triton():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.default("eager")
 @pytest.mark.parametrize("backend", ["eager", "triton"])
 def test_inputs_may_have_the_names_of_the_runtime(backend: str):
     """Each is what a file of a recurrence calls or imports."""

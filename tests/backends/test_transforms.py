@@ -163,6 +163,7 @@ def values(run: Callable[..., Tensor], given: dict[str, Tensor], **more: Any) ->
     return [o, *torch.autograd.grad(o.square().sum(), list(given.values()))]
 
 
+@pytest.mark.slow
 def test_one_graph_for_any_number_of_tokens() -> None:
     """The second length makes the last graph, fewer tokens than go one by one included; packed
     sequences make one more."""

@@ -44,6 +44,19 @@ def without_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(story, "rewritten", lambda *_: 0.0)
 
 
+@pytest.mark.default(
+    "attention",
+    "cross_attention",
+    "gla",
+    "kda",
+    "lstm",
+    "mamba",
+    "mesa",
+    "moe",
+    "path",
+    "lm",
+    "swiglu",
+)
 @pytest.mark.usefixtures("without_numbers")
 @pytest.mark.parametrize(
     "spec",

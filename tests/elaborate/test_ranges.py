@@ -39,6 +39,7 @@ def test_a_window_that_is_none_is_all_of_the_past(default: str, given: int | Non
     forms.same(text, inputs, partial(attention, reach=given), {"w": given}, K=4)
 
 
+@pytest.mark.default("(3 if l > 0 else none)-0-None")
 @pytest.mark.parametrize(
     ("end", "layer", "reach"),
     [

@@ -116,6 +116,19 @@ def test_published_models(name: str, billions: float):
     assert flops / 2e9 == pytest.approx(billions, rel=0.15)
 
 
+@pytest.mark.default(
+    "attention",
+    "dsa",
+    "fox",
+    "kda",
+    "mamba",
+    "mlstm",
+    "lstm",
+    "lm",
+    "moe",
+    "mom",
+    "cross_attention",
+)
 @pytest.mark.parametrize("name", [name for name in bundled() if name in SMALL])
 def test_modules_keep_as_much_as_is_counted(name: str):
     """Numbers in a module's state after two lengths of a sequence; blocks come with their last."""

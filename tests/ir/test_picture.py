@@ -128,6 +128,7 @@ def test_a_route_in_a_route_is_part_of_its_box():
     assert made[1][1].startswith("route i in top")
 
 
+@pytest.mark.default("attention", "kda", "lstm", "moe", "nsa")
 @pytest.mark.parametrize("name", bundled())
 def test_boxes_come_in_dataflow_order_and_edges_join_them(name: str):
     sketch = outline(spec(name))
@@ -137,6 +138,7 @@ def test_boxes_come_in_dataflow_order_and_edges_join_them(name: str):
         assert rank[edge.tail] < rank[edge.head]
 
 
+@pytest.mark.default("attention", "kda", "lstm", "moe", "nsa")
 @pytest.mark.parametrize("name", bundled())
 def test_every_parameter_and_input_is_in_the_picture(name: str):
     sketch = outline(spec(name))
@@ -161,6 +163,7 @@ def boxes_of(svg: str) -> list[tuple[float, float, float, float]]:
     return [(x, y, x + width, y + height) for x, y, width, height in places]
 
 
+@pytest.mark.default("attention", "kda", "lstm", "moe", "mhc", "gpt", "nsa")
 @pytest.mark.parametrize("name", bundled())
 def test_boxes_do_not_overlap_and_stay_inside(name: str):
     svg = as_svg(spec(name))
@@ -243,6 +246,7 @@ def test_dot_of_a_small_layer():
     ]
 
 
+@pytest.mark.default("attention", "kda", "lstm", "moe", "nsa")
 @pytest.mark.parametrize("name", bundled())
 def test_mermaid_labels_hold_nothing_that_mermaid_reads(name: str):
     for line in as_mermaid(spec(name)).split("\n")[1:]:

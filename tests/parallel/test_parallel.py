@@ -73,6 +73,13 @@ def test_two_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_more_of_two_processes(tmp_path: Path) -> None:
+    """When sums begin, parts of unequal lengths, stages: those that are of no spec alone."""
+    names = [name for name, (_, slow) in CHECKS.items() if slow and name[:3] not in {"tp ", "cp "}]
+    assert run(tmp_path, *names) == {name: [""] * RANKS for name in names}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", ["tp", "cp"])
 def test_every_spec(dim: str, tmp_path: Path) -> None:
     names = [name for name in CHECKS if name.startswith(f"{dim} ")]

@@ -158,7 +158,7 @@ def check(text: str, tokens: int, chunk: int) -> None:
 
 
 QUICK = settings(
-    max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 
 

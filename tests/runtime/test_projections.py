@@ -332,6 +332,7 @@ def gated_op(in_place: bool) -> Any:
 SPACE = torch.library.Library("gated_in_tests", "FRAGMENT")
 
 
+@pytest.mark.default("shape1")
 @pytest.mark.parametrize(("shape", "in_place"), [((4, 3), True), ((4,), False), ((2, 2, 3), True)])
 def test_what_is_multiplied_is_made_again_and_not_kept(
     shape: tuple[int, ...], in_place: bool

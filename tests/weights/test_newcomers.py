@@ -89,6 +89,7 @@ def test_a_decoder_there_and_back(made: Callable[[], nn.Module], tmp_path: Path)
     assert torch.equal(found, said)
 
 
+@pytest.mark.slow
 def test_an_encoder_and_decoder_there_and_back(tmp_path: Path) -> None:
     """Its biases by distance are one table for all layers of each, and its head its embedding."""
     model = theirs(t5, tmp_path)

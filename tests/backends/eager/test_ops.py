@@ -275,6 +275,7 @@ def test_gradients(name: str) -> None:
     )
 
 
+@pytest.mark.default("dtype0")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", NAMES)
 def test_lower_precision(name: str, dtype: torch.dtype) -> None:

@@ -54,11 +54,12 @@ def test_layers_with_dims_that_are_no_powers_of_2() -> None:
     assert not wrong(errors(*(f"layer {spec} {count} 4" for spec, count in tokens.items())))
 
 
-def test_recurrences_unlike_the_bundled_ones() -> None:
+@pytest.mark.default("by_element")
+@pytest.mark.parametrize("name", ["by_element", "value_side", "turning", "several_keys"])
+def test_recurrences_unlike_the_bundled_ones(name: str) -> None:
     """A gate for every element, corrections along the values, complex numbers, and tokens of
     several rows."""
-    names = ("by_element", "value_side", "turning", "several_keys")
-    assert not wrong(errors(*(f"layer {OWN / name}.arch 17 4" for name in names)))
+    assert not wrong(errors(f"layer {OWN / name}.arch 17 4"))
 
 
 @pytest.mark.slow
@@ -83,6 +84,7 @@ def test_channels_with_long_states() -> None:
     assert not wrong(errors(f"layer {OWN / 'channels.arch'} 17 66"))
 
 
+@pytest.mark.slow
 def test_gates_that_forget_everything() -> None:
     """Logarithms of -1000 and -inf, in chunks of 16, with heads of 6 and 20."""
     assert not wrong(errors("gates gla 16 6 20"))

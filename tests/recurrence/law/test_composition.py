@@ -149,6 +149,7 @@ def near(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return all(torch.allclose(one[name], other[name], 1e-9, 1e-10) for name in one)
 
 
+@pytest.mark.default("scalar", "correction", "dense", "a maximum", "two groups")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_summary_does_to_a_state_what_its_tokens_do(kind: str) -> None:
     for count in (0, 1, 8):
@@ -158,6 +159,7 @@ def test_a_summary_does_to_a_state_what_its_tokens_do(kind: str) -> None:
         assert near(example.apply(example.summary(slice(None))), stepped)
 
 
+@pytest.mark.default("scalar", "correction", "dense", "a maximum", "two groups")
 @pytest.mark.parametrize("kind", KINDS)
 @given(cuts=st.lists(st.integers(0, 8), min_size=2, max_size=2), seed=st.integers(0, 99))
 @settings(max_examples=6, deadline=None)
