@@ -529,8 +529,36 @@ def settled(scope: Scope, value: Tensor, span: Span) -> Tensor:
     """A value whose lone primes are dropped."""
     before = scope.visible(value)
     after = settle(before, scope.hidden)
-    return (
-        value
-        if before == after
-        else relabel(scope, value, list(zip(before, after, strict=True)), span)
+    if before == after:
+        return value
+    for old, new in zip(before, after, strict=True):
+        if old != new and _is_split(value.frame.graph, value.node, old):
+            _refuse_split(scope, value, old, span)
+    return relabel(scope, value, list(zip(before, after, strict=True)), span)
+
+
+def _is_split(graph: Graph, id: int, axis: Axis) -> bool:
+    """Whether `split[K as K'](x)` made the axis K' of a value, or of one it is made of."""
+    node = graph[id]
+    if isinstance(node.op, ir.Reshape):
+        return node.op.into == (axis,) and axis.base in graph[node.operands[0]].type.names
+    return isinstance(node.op, ir.Elementwise) and any(
+        _is_split(graph, each, axis) for each in node.operands
+        if axis.name in graph[each].type.names
+    )  # fmt: skip
+
+
+def _refuse_split(scope: Scope, value: Tensor, axis: Axis, span: Span) -> None:
+    """Refuse a split that would be undone in silence, beside a value along K or under a name."""
+    named = f"`split[{axis.base} as J](x)`, with `J = {axis.base}` among the sizes"
+    pairs = "`a @ b.T`" if scope.memory else f"a name of its own, {named}"
+    raise scope.error(
+        "E0303",
+        f"`split` has made this along `{axis}`, and a lone `{axis}` is `{axis.base}` again here",
+        span,
+        others=[(value.origin, f"this is {shape(scope, value)}")],
+        helps=[
+            f"products of all pairs: {pairs}",
+            f"beside a matrix [{axis.base}, {axis}], write the split in that expression",
+        ],
     )

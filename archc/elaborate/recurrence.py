@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -34,6 +34,7 @@ class StateRef:
     axes: tuple[Axis, ...]
     before: Tensor
     after: Lazy | None = None
+    looped: bool = False
     older: list[StateRef] = field(default_factory=list)
 
     def at(self, scope: Scope, node: tree.Index, steps: int) -> Tensor:
@@ -81,6 +82,11 @@ class StateRef:
         helps = [f"write `{name}[t] = ...` once in the block"]
         if near:
             helps = [f"write `{name}[t] = ...`: `{near[0]}` is another name, and no state"]
+        if self.looped:
+            helps = [
+                f"a `repeat` carries a name: `Z = {name}[t-1]` in front of it, `Z = ...` in it, of "
+                f"`Z`, and `{name}[t] = Z` behind it"
+            ]
         return scope.error(
             "E0313",
             f"the recurrence never says what `{name}[t]` is",
@@ -104,10 +110,12 @@ def recurrence(
         hidden=scope.hidden | {axis.name for axis in heads},
         indices={"t": Along("reader", TIME)},
     )
+    looping = _given_in_repeats(node.body)
     for state in node.states:
         axes = (BATCH, *scope.extra, *heads, *ops.settle(inner.axes(state.axes), inner.hidden))
         before = frame.graph.add(ir.Input(state_before(state.name), Type(axes)), span=state.span)
-        inner.states[state.name] = StateRef(state, axes, Tensor(frame, before, origin=state.span))
+        old, looped = Tensor(frame, before, origin=state.span), state.name in looping
+        inner.states[state.name] = StateRef(state, axes, old, looped=looped)
     states = inner.states
     assigned, inner = define(inner, node.body)
     updates = {name: _update(inner, ref) for name, ref in states.items()}
@@ -128,6 +136,15 @@ def recurrence(
     laws = laws_of(inner, {name: ref.axes for name, ref in states.items()}, heads)
     copies = tuple(axis.name for axis in (*scope.extra, *heads))
     return _recurrence(scope, node, frame, states, copies, laws)
+
+
+def _given_in_repeats(block: Iterable[tree.Stmt]) -> set[str]:
+    """Names that a `repeat` of a block gives as states, `S[t] = ...`."""
+    repeats = [stmt for stmt in block if isinstance(stmt, tree.Repeat)]
+    return set().union(*(_given_in_repeats(each.body) for each in repeats)) | {
+        target.name for each in repeats for stmt in each.body if isinstance(stmt, tree.Assign)
+        for target in stmt.targets if target.items
+    }  # fmt: skip
 
 
 def _recurrence(

@@ -255,6 +255,7 @@ REFUSED = [
     ("h_1_ago = 2 * x\n        h[t] = h[t-2] + h_1_ago", "E0312", "the name of an older state"),
     ("h[t] = h[t] + x", "E0203", "depends on itself at the same token"),
     ("u = h[t-1] + x", "E0313", "never says what `h[t]` is"),
+    ("repeat 2 as i:\n            h[t] = h[t-1] + x", "E0313", "and `h[t] = Z` behind it"),
     ("h[t] = h[t-1] + x[t+1]", "E0308", "not been seen yet"),
     ("u = x * 2\n        h[t] = h[t-1] + u[t-1]", "E0309", "declare it as a state"),
     ("h[t] = h[t-1] @ x.T", "E0301", "its update is"),

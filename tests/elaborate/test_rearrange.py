@@ -169,6 +169,16 @@ def test_what_cannot_be_cut_is_refused(body: str, code: str | None) -> None:
     assert found == ([code] if code else [])
 
 
+@pytest.mark.parametrize("body", ["output y = k * split[K as K'](e)", "z = split[K as K'](k)"])
+def test_a_split_that_would_be_undone_is_refused(body: str) -> None:
+    """A lone `K'` is `K` again, so that a product of all pairs would be one of elements."""
+    text = f"layer L(K):\n    input k[K], e[K]\n    {body}\n"
+    text += "" if "output" in body else "    output y = z * e\n"
+    assert codes(text) == ["E0303"] and "`J = K` among the sizes" in refusal(text)
+    kept = "layer L(K):\n    input k[K], M[K, K']\n    output y = M * split[K as K'](k)\n"
+    same(kept, {"k": randn(3), "M": randn(3, 3)}, lambda k, M: M * k[..., None, :], K=3)
+
+
 def test_sizes_that_do_not_fit_are_refused() -> None:
     text = "layer L(d = 12):\n    input x[12]\n    output y = split[12 as 5, 7](x)\n"
     assert "`12 == 35` does not hold" in refusal(text)
