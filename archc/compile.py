@@ -30,7 +30,7 @@ from archc.backends.triton.schedule import Schedule
 from archc.elaborate.elaborate import Importer, elaborate
 from archc.file_check import checked
 from archc.ir import layer as ir
-from archc.ir.before_loops import parameters_before, products_before
+from archc.ir.before_loops import made_before, products_before
 from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph
 from archc.ir.layer_budget import check_budget
@@ -165,7 +165,7 @@ def entered(layer: ir.Layer) -> ir.Layer:
 PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
     ("simplify", simplify),
     ("recurrent", recurrent),
-    ("before_loops", parameters_before),
+    ("before_loops", made_before),
     ("separate", separate),
     ("scales", scaled_queries),
     ("absorb", absorb),

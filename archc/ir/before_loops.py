@@ -5,12 +5,18 @@
                                                  h[t] = tanh(product + ..)
 
 A kernel that walks tokens does one at a time, and should hold no weights that it need not hold.
+A sum of products of sums that scales a state is made before the loop too, for its logarithm is that
+of what it is made of, and in the body it would be multiplied out:
+
+    recurrence(f = f, w = w):                       keep = 1 - (1 - f) * w
+        S[t] = (1 - (1 - f) * w) * S[t-1]    ->     recurrence(keep = keep): S[t] = keep * S[t-1]
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from archc.dims import Axis
 from archc.ir import layer as ir
@@ -21,10 +27,14 @@ from archc.ir.rewrite import rewrite
 FREE = (ir.Elementwise, ir.Contract, ir.Constant)
 """Ops that move before a loop if a product that moves there needs them."""
 
+SUMS = ("add", "sub", "neg", "real", "where")
+"""Functions of which the algebra of a body makes a sum of products."""
 
-def parameters_before(layer: ir.Layer) -> ir.Layer:
-    """The layer, in its Recurrences no product of a parameter that needs no state."""
-    return rewrite(layer, [parameter_before])
+
+def made_before(layer: ir.Layer) -> ir.Layer:
+    """The layer, in its Recurrences no product of a parameter that needs no state, and no gate that
+    would be multiplied out."""
+    return rewrite(layer, [parameter_before, gate_before])
 
 
 def parameter_before(graph: Graph, node: Node) -> int | None:
@@ -47,6 +57,54 @@ def parameter_before(graph: Graph, node: Node) -> int | None:
     return _given(graph, node, products) if products else None
 
 
+def gate_before(graph: Graph, node: Node) -> int | None:
+    """recurrence(.. (1 - (1 - f) * w) * S[t-1] ..) -> recurrence(.. gate * S[t-1] ..)"""
+    if not isinstance(node.op, ir.Recurrence):
+        return None
+    op, body = node.op, node.op.body
+    outside = dict(zip(op.captures, node.operands, strict=False))
+    made, many = dict[int, int](), list[Node]()
+    states = [{axis.name for axis in state.axes} for state in op.states]
+    for inner in body:
+        if isinstance(inner.op, ir.Input) and inner.op.name in outside:
+            made[inner.id] = outside[inner.op.name]
+        elif isinstance(inner.op, ir.Elementwise | ir.Constant) and {*inner.operands} <= {*made}:
+            made[inner.id] = at_every_token(graph, op, inner, [made[o] for o in inner.operands])
+            if _terms(body, inner.id) > 2 and _is_of_one(body, inner):
+                many.append(inner)
+    gates = {each.id: made[each.id] for each in many if _scales(body, each, made, states)}
+    return _given(graph, node, gates, "gate") if gates else None
+
+
+def _is_of_one(body: Graph, node: Node) -> bool:
+    """Whether a value that enters has all axes of a value: no outer product is made before."""
+    own, above = {*node.type.names}, body.ancestors(node.id)
+    return any(own <= {*n.type.names} for n in body if n.id in above and isinstance(n.op, ir.Input))
+
+
+def _terms(body: Graph, id: int) -> int:
+    """Of how many products a value is the sum, multiplied out."""
+    node = body[id]
+    fn = getattr(node.op, "fn", "")
+    if fn == "mul":
+        return prod(_terms(body, each) for each in node.operands)
+    if fn not in SUMS:
+        return 1
+    return sum(_terms(body, each) for each in node.operands if body[each].type.dtype != "bool")
+
+
+def _scales(
+    body: Graph, node: Node, made: Collection[int], states: Sequence[Collection[str]]
+) -> bool:
+    """Whether a value is a factor of one that depends on a state and has its axes."""
+    others = [
+        other for user in body.users(node.id) for other in body[user].operands
+        if other not in made
+        and (ir.is_product(body[user].op) or body[user].op == ir.Elementwise("mul"))
+    ]  # fmt: skip
+    return any({*body[other].type.names} in states for other in others)
+
+
 def _with_parameter(graph: Graph, op: ir.Recurrence, operands: Sequence[int]) -> bool:
     """Whether one operand is the same at every token and for every sequence, the other not."""
     varied = [
@@ -57,12 +115,12 @@ def _with_parameter(graph: Graph, op: ir.Recurrence, operands: Sequence[int]) ->
     return sorted(varied) == [False, True] and any(along)
 
 
-def _given(graph: Graph, node: Node, values: Mapping[int, int]) -> int:
+def _given(graph: Graph, node: Node, values: Mapping[int, int], kind: str = "product") -> int:
     """The Recurrence with nodes of its body as captures, from their values at every token."""
     body = node.op.body.copy()
     outside = dict(zip(node.op.captures, node.operands, strict=False))
     for id, value in values.items():
-        name = marked(f"product.{id}", outside, ".")
+        name = marked(f"{kind}.{id}", outside, ".")
         outside[name] = value
         body.substitute(id, body.add(ir.Input(name, body[id].type), name=body[id].name))
     return with_captures(graph, node, outside, body)

@@ -185,20 +185,29 @@ class Structure:
 
     def _convex(self, form: Form, found: Interval, known: Mapping[int, Interval]) -> Interval:
         """w x + (1 - w) y, for w from 0 to 1, lies between x and y; so does w + (1 - w) y with 1
-        for x."""
-        if len(form) != 2 or set(form.values()) != {1} or NUMBER in form:
+        for x, however 1 - w and w are sums. A weight may be a number times a value."""
+        ways = {part: self._weighted(part, known) for part in form.items() if part[0] != NUMBER}
+        for (atom, _), own in ways.items():
+            for w, x in own if len(form) < MOST_FACTORS else ():
+                rest = combined((form, 1), ({atom: form[atom]}, -1), (w, 1))
+                if rest == {NUMBER: 1} and _total(w, known).within(UNIT):
+                    found = both(found, hull(x, ONE))
+        if len(form) != 2 or NUMBER in form:
             return found
-        for (w, x), (u, y) in product(*(self._weighted(atom, known) for atom in form)):
-            if self._are_one(w, u) and known[w].within(UNIT):
+        for (w, x), (u, y) in product(*ways.values()):
+            if self._are_one(w, u) and _total(w, known).within(UNIT):
                 found = both(found, hull(x, y))
         return found
 
-    def _are_one(self, a: int, b: int) -> bool:
+    def _are_one(self, a: Form, b: Form) -> bool:
         """Whether two values add up to 1, by their forms or as expressions in sizes and options."""
-        ops = self.graph[a].op, self.graph[b].op
-        if isinstance(ops[0], ir.Constant) and isinstance(ops[1], ir.Constant):
-            return bool(sympy.expand(ops[0].value + ops[1].value) == 1)
-        return combined((self.forms[a], 1), (self.forms[b], 1)) == {NUMBER: 1}
+        if combined((a, 1), (b, 1)) == {NUMBER: 1}:
+            return True
+        if len(a) != 1 or len(b) != 1 or {*a.values(), *b.values()} != {1} or NUMBER in a | b:
+            return False
+        ops = [self.graph[atom].op for atom in (*a, *b)]
+        numbers = [op.value for op in ops if isinstance(op, ir.Constant)]
+        return len(numbers) == 2 and bool(sympy.expand(sum(numbers)) == 1)
 
     def _share(self, form: Form, found: Interval, known: Mapping[int, Interval]) -> Interval:
         """log(x) - log(x + y) is at most 0 for a y that is not negative."""
@@ -223,14 +232,27 @@ class Structure:
             if self._fn(other) == made and self.same[self.graph[other].operands[0]] == of:
                 yield {other: Fraction(1)}
 
-    def _weighted(self, atom: int, known: Mapping[int, Interval]) -> list[tuple[int, Interval]]:
-        """The ways to see an atom as a weight times a value, each with the value's interval: any
-        factor of (1 - w) * x * x may be the weight."""
-        ways, factors = [(atom, ONE)], [*islice(self._multiplied(atom), MOST_FACTORS + 1)]
-        for at, weight in enumerate(factors if 1 < len(factors) <= MOST_FACTORS else ()):
-            rest = (known[other] for other in (*factors[:at], *factors[at + 1 :]))
-            ways.append((weight, reduce(mul, rest, ONE)))
+    def _weighted(
+        self, part: tuple[int, Fraction], known: Mapping[int, Interval]
+    ) -> list[tuple[Form, Interval]]:
+        """The ways to see a number times an atom as a weight times a value, each with the value's
+        interval: any factor of (1 - w) * x * x may be the weight."""
+        atom, number = part
+        ways, factors = [({atom: number}, ONE)], [*islice(self._multiplied(atom), MOST_FACTORS + 1)]
+        if not 1 < len(factors) <= MOST_FACTORS:
+            return ways
+        numbers = [self.forms[each].get(NUMBER, 0) for each in factors if self._is_number(each)]
+        scale = Fraction(math.prod(numbers))
+        for at, weight in enumerate(factors):
+            rest = [known[other] for other in (*factors[:at], *factors[at + 1 :])]
+            for share in {Fraction(1), scale or Fraction(1)}:
+                value = reduce(mul, rest, point(number / share))
+                ways.append((combined((self.forms[weight], share)), value))
         return ways
+
+    def _is_number(self, id: int) -> bool:
+        """Whether a value is a rational number."""
+        return {*self.forms[id]} <= {NUMBER}
 
     def _multiplied(self, id: int) -> Iterator[int]:
         """The factors of a product of products."""

@@ -8,7 +8,7 @@ import torch
 import archc
 from archc.algebra.simplify import simplify
 from archc.ir import layer as ir
-from archc.ir.before_loops import parameters_before
+from archc.ir.before_loops import made_before
 from archc.ir.meaning import evaluate
 
 CELL = """
@@ -37,7 +37,7 @@ def loop_of(layer: ir.Layer) -> ir.Recurrence:
 )
 def test_products_of_inputs_leave_the_loop(product: str) -> None:
     layer = simplify(archc.parse(CELL.format(product=product)).layer)
-    made = parameters_before(layer)
+    made = made_before(layer)
     assert "W" in loop_of(layer).captures
     assert "W" not in loop_of(made).captures
     assert "U" in loop_of(made).captures
@@ -63,4 +63,40 @@ layer Cell(N):
     output h
 """
     layer = simplify(archc.parse(cell).layer)
-    assert parameters_before(layer) is layer
+    assert made_before(layer) is layer
+
+
+GATES = """
+layer Memory(H, K, V):
+    input k[H, K], v[H, V], a[H, K], b[H], c[H, V]
+    recurrence S[K, V] over H:
+        f    = sigmoid(a)
+        w    = sigmoid(b)
+        S[t] = {decay} + (1 - f) * w * k @ v.T
+        o    = S[t].T @ k
+    output o
+"""
+
+
+@pytest.mark.parametrize(
+    ("decay", "gates"),
+    [
+        ("(1 - (1 - f) * w) * S[t-1]", 1),
+        ("diag(1 - f - w + f * w) @ S[t-1] @ diag((1 - w) * (1 - sigmoid(c)))", 2),
+        ("where(b > 0, (1 - f) * (1 - w), 1) * S[t-1]", 1),
+        ("(1 - f) * S[t-1]", 0),
+        ("S[t-1] * (1 - w * f @ sigmoid(c).T)", 0),
+    ],
+)
+def test_a_gate_that_would_be_multiplied_out_leaves_the_loop(decay: str, gates: int) -> None:
+    layer = simplify(archc.parse(GATES.format(decay=decay)).layer)
+    made = made_before(layer)
+    assert len([n for n in loop_of(made).captures if n.startswith("gate")]) == gates
+    generator = torch.Generator().manual_seed(0)
+    inputs = {
+        name: torch.randn(2, 5, 2, *size, generator=generator, dtype=torch.float64)
+        for name, size in {"k": [3], "v": [4], "a": [3], "b": [], "c": [4]}.items()
+    }
+    sizes = {"H": 2, "K": 3, "V": 4}
+    wanted = evaluate(layer, inputs, {}, sizes).outputs["o"]
+    torch.testing.assert_close(evaluate(made, inputs, {}, sizes).outputs["o"], wanted)

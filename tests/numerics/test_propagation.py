@@ -75,6 +75,22 @@ def test_a_gate_above_a_lower_bound(bound: str) -> None:
     assert high.low == (sympy.Rational(9, 10) if bound == "fixed" else 0)
 
 
+@pytest.mark.parametrize("spelled", ["half", "sum", "share"])
+def test_a_gate_that_goes_on_where_it_is_not_asked(spelled: str) -> None:
+    """w + (1 - w) y, 1 - v + v y and 1 + v (y - 1), for w or v half of a sigmoid."""
+    s = Sketch()
+    half = s.fn("mul", s.number(sympy.Rational(1, 2)), s.fn("sigmoid", s.input("x", "batch t K")))
+    y, rest = s.fn("sigmoid", s.input("y", "batch t K")), s.fn("sub", s.number(1), half)
+    gate = {
+        "half": s.fn("add", half, s.fn("mul", rest, y)),
+        "sum": s.fn("add", rest, s.fn("mul", half, y)),
+        "share": s.fn("add", s.number(1), s.fn("mul", half, s.fn("sub", y, s.number(1)))),
+    }[spelled]
+    gate = found(s, gate)
+    assert gate.nonnegative
+    assert gate.high == 1
+
+
 def test_a_gate_between_a_square_and_its_mirror() -> None:
     """(1 - c) * a * a + c * (1 - (1 - a) * (1 - a)), multiplied from the left as it is written."""
     s = Sketch()
