@@ -110,6 +110,7 @@ def _umask() -> int:
     return mask
 
 
+@pytest.mark.slow
 def test_a_home_that_is_missing_stays_missing(tmp_path: Path) -> None:
     home = tmp_path / "nobody"
     env = {key: value for key, value in os.environ.items() if key != "XDG_CACHE_HOME"}

@@ -27,6 +27,7 @@ def test_list_names_every_bundled_spec():
     assert all(entry["about"] and entry["layer"] for entry in data)
 
 
+@pytest.mark.slow
 def test_the_long_list_says_class_and_cost():
     """Of some specs: `test_gallery.py` has those of all."""
     told = json.loads(run("list", "[akl]*", "--long", "--json").stdout)

@@ -181,6 +181,7 @@ def test_a_file_that_imports_its_runtime_and_carries_no_check(tmp_path: Path):
     assert run("compile", "gla", "-o", "g.py", "--runtime", "link").exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_file_that_imports_its_runtime_checks_itself():
     assert run("compile", "swiglu", "-o", "swiglu.py", "--runtime", "import").exit_code == 0
     ran = subprocess.run(

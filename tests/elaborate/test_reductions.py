@@ -79,6 +79,7 @@ def test_of_conditions_and_of_positions(name: str) -> None:
     agree(f"{HEAD}    output y = {name}[H in G](index[H]){zero}\n", given, places, **SIZES)
 
 
+@pytest.mark.default("max", "prod")
 @pytest.mark.parametrize("name", ("sum", "max", "min", "prod"))
 def test_over_the_tokens_read(name: str) -> None:
     given = inputs()

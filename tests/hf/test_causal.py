@@ -38,6 +38,7 @@ def tokens(rows: int = 3, length: int = 5) -> Tensor:
     return torch.randint(1, 17, (rows, length), generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["here", pytest.param("new", marks=pytest.mark.slow)])
 def test_a_saved_folder_is_loaded_in_a_new_process(where: str, tmp_path: Path) -> None:
     """By its `model_type`; a spec of one's own and what it imports go with it, and no file of

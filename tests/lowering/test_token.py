@@ -72,6 +72,7 @@ def test_regions_of_bundled_layers(spec: str) -> None:
         assert max(errors.values()) < CLOSE, (each.region.name, errors)
 
 
+@pytest.mark.default("15")
 @pytest.mark.parametrize("T", [1, 3, 15, 63])
 def test_tokens_that_no_block_divides(T: int) -> None:
     """Sequences shorter than the convolution, and longer than a program's blocks."""

@@ -133,6 +133,7 @@ CHANGES: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+@pytest.mark.default("in place", "eager")
 @pytest.mark.parametrize("backend", ["eager", "triton"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_borders_that_change_in_place(change: str, backend: str) -> None:

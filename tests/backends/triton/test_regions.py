@@ -55,6 +55,7 @@ def test_dropout_by_kernels() -> None:
     assert not wrong(found)
 
 
+@pytest.mark.slow
 def test_bad_input_and_training() -> None:
     """Zeros through a norm, gates of -inf and inf, a width longer than the sequence, dims of 1 and
     of 10,000, no tokens and no sequences: what is no number in float64 is none by kernels, and all

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::archc.diagnostics.ArchWarning")
 every = pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 
 
-@pytest.mark.default("begun", "reductions")
+@pytest.mark.default("begun")
 @pytest.mark.parametrize(
     "path",
     [
