@@ -7,6 +7,7 @@ that are divided by their sum a softmax, a sum of weights times vectors a produc
 
 from __future__ import annotations
 
+from archc.algebra.angles import known_inside
 from archc.algebra.merge import (
     drop_neutral,
     join_constants,
@@ -27,7 +28,7 @@ from archc.ir.rewrite import Rule, rewrite
 
 MERGES: tuple[Rule, ...] = (share_captures, share, drop_neutral, join_constants)
 PRODUCTS: tuple[Rule, ...] = (
-    drop_delta, distribute, reassociate, rows_apart, look_up_last, softmaxes,
+    drop_delta, distribute, reassociate, rows_apart, look_up_last, softmaxes, known_inside,
 )  # fmt: skip
 
 

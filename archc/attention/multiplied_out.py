@@ -1,30 +1,22 @@
 """An attend's body -> one in which sums over a dim of each pair are products of vectors.
 
-    sum[K]((q[t] - k[s]) ** 2)  ->  relu(q . q + k . k - 2 q . k)
+    sum[K]((q[t] - k[s]) ** 2)              ->  relu(q . q + k . k - 2 q . k)
+    sum[K](q[t] * k[s] * cos(a[t] - b[s]))  ->  (q cos a) . (k cos b) + (q sin a) . (k sin b)
 
 A polynomial in values of the reader, of the token read and of neither is multiplied out; each of
-its terms is then a vector of the one times a vector of the other. Kernels alone see it: with few
-digits, a small distance of long vectors is only right where the squares are added up in float32.
+its terms is then a vector of the one times a vector of the other. A wave of a sum of both, as
+rotary positions are printed, is a sum of two products. Kernels alone see it: with few digits, a
+small distance of long vectors is only right where the squares are added up in float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 
-import sympy
-
+from archc.attention.polynomials import Factors, Polynomial
 from archc.ir import layer as ir
-from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
-
-MOST_TERMS, HIGHEST_POWER = 12, 4
-"""The most terms, and the highest power, that are still multiplied out."""
-
-Factors = tuple[int, ...]
-Terms = dict[Factors, sympy.Expr]
-"""A polynomial: what each product of values, by their nodes, is multiplied by."""
 
 
 def multiplied_out(attend: ir.Attend) -> ir.Attend:
@@ -63,20 +55,19 @@ def summed_dim(body: Graph, node: Node, pairs: set[str]) -> str:
     return gone.pop() if same and len(gone) == 1 and gone.isdisjoint(axes.values()) else ""
 
 
-class _Sum:
+class _Sum(Polynomial):
     """A sum over a dim that is multiplied out."""
 
     def __init__(self, body: Graph, node: Node, dim: str, attend: ir.Attend):
-        self.body, self.node, self.dim = body, node, dim
-        self.reader, self.read = attend.reader.name, attend.read.name
-        self.make = Builder(body, node.span)
+        super().__init__(body, node, attend)
+        self.node, self.dim = node, dim
         wide = next(body[o] for o in node.operands if dim in body[o].type.names)
         self.axis = wide.type.axis(dim)
 
     def made(self) -> int | None:
-        """The sum of its terms, of which one is the square of a vector of one token; None where
-        there is no such sum."""
-        terms = self._of_all(self.node.operands)
+        """The sum of its terms, where one is the square of a vector of one token or a wave was
+        among them; None where there is no such sum."""
+        terms = self.of_all(self.node.operands)
         if terms is None or self.axis.kind != "dim":
             return None
         if self.node.op == ir.Reduce("mean", (self.dim,)):
@@ -84,64 +75,17 @@ class _Sum:
         listed = sorted(terms.items(), key=lambda term: (str(term[1]).startswith("-"), term[0]))
         parts = [self._sides(factors) for factors, _ in listed]
         exact = [self._is_exact(sides) for sides in parts]
-        if not all(exact) or all(map(self._has_two, parts)):
+        if not parts or not all(exact) or not (self.waves or self._has_square(parts)):
             return None
         total: int | None = None
         for (_, number), sides in zip(listed, parts, strict=True):
             less = total is not None and bool(number.is_negative)
-            value = self._times(self._term(*sides), -number if less else number)
+            value = self.times(self._term(*sides), -number if less else number)
             if total is not None:
                 value = self.make.fn("sub" if less else "add", total, value)
             total = value
-        assert total is not None, "one term is the square of a vector"
+        assert total is not None, "there are terms"
         return self.make.fn("relu", total) if self._is_square() else total
-
-    # --- the polynomial ---
-
-    def _of_all(self, ids: Sequence[int]) -> Terms | None:
-        """The product of several values."""
-        found: Terms = {(): sympy.S.One}
-        for id in ids:
-            other = self._terms(self.body[id])
-            if other is None:
-                return None
-            found = _added(
-                ((tuple(sorted(a + b)), x * y) for (a, x), (b, y) in
-                 product(found.items(), other.items()))
-            )  # fmt: skip
-            if len(found) > MOST_TERMS:
-                return None
-        return found
-
-    def _terms(self, node: Node) -> Terms | None:
-        """A value as a polynomial; None where it is none."""
-        if isinstance(node.op, ir.Constant):
-            return {(): node.op.value}
-        if not {self.reader, self.read} <= {*node.type.names}:
-            return {(node.id,): sympy.S.One}
-        if not isinstance(node.op, ir.Elementwise):
-            return None
-        fn, operands = node.op.fn, [self.body[operand] for operand in node.operands]
-        if fn == "mul":
-            return self._of_all(node.operands)
-        if fn in ("pow", "div"):
-            number = operands[1].op.value if isinstance(operands[1].op, ir.Constant) else None
-            if fn == "div" and number is not None:
-                return self._scaled(operands[0], 1 / number)
-            if number is None or number not in range(1, HIGHEST_POWER + 1):
-                return None
-            return self._of_all([node.operands[0]] * int(number))
-        if fn == "neg":
-            return self._scaled(operands[0], sympy.Integer(-1))
-        if fn not in ("add", "sub"):
-            return None
-        sign = sympy.Integer(1 if fn == "add" else -1)
-        left, right = self._terms(operands[0]), self._scaled(operands[1], sign)
-        return None if left is None or right is None else _added((*left.items(), *right.items()))
-
-    def _scaled(self, node: Node, by: sympy.Expr) -> Terms | None:
-        found = self._terms(node)
-        return None if found is None else {factors: by * x for factors, x in found.items()}
 
     # --- its terms ---
 
@@ -159,6 +103,10 @@ class _Sum:
         left = not self._has_vector(found[False])
         found[left] += rest
         return tuple(found[True]), tuple(found[False])
+
+    def _has_square(self, parts: Sequence[tuple[Factors, Factors]]) -> bool:
+        """Whether a term is of one token alone."""
+        return not all(map(self._has_two, parts))
 
     def _has_two(self, sides: tuple[Factors, Factors]) -> bool:
         """Whether a term has a vector of the reader and one of the token read."""
@@ -196,9 +144,6 @@ class _Sum:
         op = ir.Contract(tuple(t.names for t in types), tuple((n, axes[n]) for n in names))
         return self.make.add(op, left, right)
 
-    def _times(self, value: int, number: sympy.Expr) -> int:
-        return value if number == 1 else self.make.fn("mul", self.make.number(number), value)
-
     def _is_square(self) -> bool:
         """Whether what is summed is the square of something, so that rounding alone is below 0."""
         node, operands = self.node, self.node.operands
@@ -209,11 +154,3 @@ class _Sum:
             exponent = self.body[inner.operands[1]].op
             return isinstance(exponent, ir.Constant) and bool(exponent.value.is_even)
         return inner.op == ir.Elementwise("mul") and inner.operands[0] == inner.operands[1]
-
-
-def _added(terms: Iterable[tuple[Factors, sympy.Expr]]) -> Terms:
-    """Terms with those of the same factors as one, without what comes to nothing."""
-    found: Terms = {}
-    for factors, number in terms:
-        found[factors] = found.get(factors, sympy.S.Zero) + number
-    return {factors: number for factors, number in found.items() if number != 0}

@@ -16,6 +16,7 @@ from archc.attention.gated import with_gates
 from archc.attention.inner_softmax import without_parts
 from archc.attention.masks import in_masks
 from archc.attention.multiplied_out import multiplied_out
+from archc.attention.spread import spread
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
@@ -23,7 +24,8 @@ from archc.ir.graph import Graph, Node
 
 def as_folds(attend: ir.Attend) -> ir.Attend:
     """The attend as kernels see it, with as many sums over the tokens read as are folds."""
-    return with_gates(multiplied_out(of_totals(without_parts(in_masks(attend)))))
+    whole = without_parts(spread(in_masks(attend)))
+    return with_gates(multiplied_out(of_totals(whole)))
 
 
 def of_totals(attend: ir.Attend) -> ir.Attend:
