@@ -96,7 +96,7 @@ class Worker:
 
         def listen() -> None:
             assert process.stdout is not None
-            for line in process.stdout:
+            for line in filter(str.strip, process.stdout):  # a compiler may print empty ones
                 answers.put(line)
             answers.put("")
 
