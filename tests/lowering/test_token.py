@@ -195,16 +195,16 @@ layer Gained(H, K):
     ("text", "sizes"),
     [
         (WIDE, {"d": 3, "H": 2, "K": 5}),
-        (PLANE, {"d": 3, "n": 3, "m": 5}),
-        (PARTLY, {"d": 3, "H": 2, "K": 6, "R": 4}),
+        slow((PLANE, {"d": 3, "n": 3, "m": 5})),
+        slow((PARTLY, {"d": 3, "H": 2, "K": 6, "R": 4})),
         (COMPARED, {"p": 3, "P": 2, "W": 2}),
-        (BROAD, {"H": 2, "K": 4, "M": 2, "N": 3}),
-        (CUT, {"H": 2, "K": 7, "R": 4, "N": 3}),
+        slow((BROAD, {"H": 2, "K": 4, "M": 2, "N": 3})),
+        slow((CUT, {"H": 2, "K": 7, "R": 4, "N": 3})),
         (SMALL, {"d": 3, "n": 3, "m": 5, "K": 6}),
         (GAINED, {"H": 3, "K": 5}),
-        (AT, {"d": 3, "H": 2, "K": 8, "R": 3, "N": 2, "P": 4}),
+        slow((AT, {"d": 3, "H": 2, "K": 8, "R": 3, "N": 2, "P": 4})),
         (HALVES, {"d": 3, "H": 2, "K": 7, "R": 4, "N": 3}),
-        (TURNED, {"d": 3, "H": 2, "K": 6, "R": 4, "N": 2}),
+        slow((TURNED, {"d": 3, "H": 2, "K": 6, "R": 4, "N": 2})),
     ],
 )
 def test_odd_layers(text: str, sizes: dict[str, int]) -> None:

@@ -350,10 +350,8 @@ LARGE = (
 
 
 @pytest.mark.default(
-    "several keys and a sign",
     "a cascade of three",
     "a sum of what a memory was",
-    "decays along several dims",
     "over other semirings",
     "a table read by rows and by columns",
 )

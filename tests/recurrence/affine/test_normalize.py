@@ -90,7 +90,7 @@ READS = [
 ]
 
 
-@pytest.mark.default("none", "scalar", "value")
+@pytest.mark.default("none", "scalar")
 @pytest.mark.parametrize(("decay", "update"), list(product(DECAYS, CORRECTED)))
 def test_decays_and_corrections(decay: str, update: str) -> None:
     reads = READS[(list(DECAYS).index(decay) + list(CORRECTED).index(update)) % len(READS)]

@@ -98,6 +98,7 @@ def test_what_does_not_depend_on_the_index_comes_out_of_a_sum() -> None:
 PIECES = ("p + p'", "q + p'", "q'", "q", "exp(q)", "log(exp(q + p') + exp(q'))", "max(q, q')", "p")
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(PIECES), st.sampled_from(PIECES))
 def test_a_law_that_is_proved_is_never_refuted(first: str, second: str) -> None:
