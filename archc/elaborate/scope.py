@@ -296,6 +296,8 @@ class Scope:
                 helps = [remark.help]
             if self.axis_named(name) is not None:
                 helps = [f"`{name}` is a dim here; its positions are `index[{name}]`"]
+            elif self._required(name):
+                helps = [self.as_argument(name)]
             elif not helps:
                 helps = [f"declare it: `param {name}[...]`, `input {name}[...]` or `{name} = ...`"]
             raise self.missing("E0201", name, "is not declared", span, "not found", helps)
@@ -413,12 +415,27 @@ class Scope:
     def as_argument(self, name: str) -> str:
         """The help for a size that no argument says, or that a statement of the layer does."""
         found, argument = self.find(name), f"layer Name({name}, ...)"
+        if required := self._required(name):
+            argument = f"layer {self.context.name}(..., {name} = {required})"
         if isinstance(found, Lazy) and found.state != "active":
             with suppress(Refused):
                 if isinstance(self.lookup(name, found.span), sympy.Expr):
                     stated = " ".join(found.span.text.split())
                     argument = f"layer {self.context.name}(..., {stated})"
         return f"sizes are the layer's arguments: `{argument}`"
+
+    def _required(self, name: str) -> str:
+        """What a size is by a `require F == 4 * d` of the layer; empty where there is none."""
+        decl = self.module.decls.get(self.context.name)
+        conditions = (
+            [each.condition for each in decl.body if isinstance(each, tree.Require)] if decl else []
+        )
+        for each in conditions:
+            if isinstance(each, tree.Compare) and each.ops == ("==",):
+                for one, other in (each.terms, each.terms[::-1]):
+                    if isinstance(one, tree.Name) and one.id == name:
+                        return other.span.text
+        return ""
 
     def dim_names(self) -> set[str]:
         """Dims that are visible here."""

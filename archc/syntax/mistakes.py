@@ -37,6 +37,9 @@ NAMED = {
     "NAME": "a name", "NUMBER": "a number", "STRING": "a quoted text", "DOC": "a docstring",
 }  # fmt: skip
 
+DECLARING = ("function", "layer", "block", "model")
+"""What declares something of a file's own."""
+
 DOCUMENTED = {
     "STRING": 'a docstring has three quotes: `"""..."""`',
     "DOC": "a docstring is the first line of its layer",
@@ -286,6 +289,8 @@ def _helps(source: Source, token: Token, at: Span, expected: Sequence[str]) -> l
     if source.line(at.line).strip() == str(token) and token.type in DOCUMENTED:
         return [DOCUMENTED[token.type]]
     if token.type == "NAME" and "`,`" in expected and (left := LAST.search(before)):
+        if left[1] in DECLARING:
+            return [f"a `{left[1]}` stands by itself, not within another: before it, unindented"]
         return [f"write a comma between them: `{left[1]}, {token}`"]
     if str(token) in (")", "]") and _unopened(source.line(at.line)):
         return ["no bracket is open here"]

@@ -226,6 +226,13 @@ def test_a_name_that_is_missing_is_one_finding_for_all_its_places() -> None:
     assert finding.code == "E0202" and len(finding.others) == 2
 
 
+def test_a_size_that_a_condition_says_is_an_argument_with_that_default() -> None:
+    size, name = findings("param V[d, F]", "require F == 4 * d", "output y = x @ V")
+    help = "sizes are the layer's arguments: `layer L(..., F = 4 * d)`"
+    assert [each.code for each in (size, name)] == ["E0202", "E0201"]
+    assert size.helps == name.helps == (help,)
+
+
 def test_two_missing_names_are_two_findings() -> None:
     assert len(findings("z = p + x", "w = r + x", "output y = x")) == 2
 

@@ -112,6 +112,7 @@ def test_spaces_of_other_kinds_do_no_harm_in_words() -> None:
         ("output y = f(x, d), x", ", x", "a statement for each"),
         ("recurrence s[d] over H, chunk 64:", "chunk 64", "`chunk: size 64`"),
         ("z = f(x d)", "d", "`x * d`"),
+        ("function f(z):", "f", "a `function` stands by itself"),
     ],
 )
 def test_the_mark_stands_at_the_mistake(line: str, part: str, says: str) -> None:
