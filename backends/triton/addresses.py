@@ -181,15 +181,15 @@ class Names:
 
     def bound(self, value: Value, least: int = 9) -> str:
         """How a value is written that must hold together as tightly as this (`nesting.LEVELS`)."""
-        source = self._relabelled(value)
+        source = self.source(value)
         loose = source in self.within and level_of(self.made[source]) < least
         return f"({self.name(value)})" if loose else self.name(value)
 
-    def _relabelled(self, value: Value) -> Value:
+    def source(self, value: Value) -> Value:
         """The value whose text one has that is the same under other names of dims."""
         made = self.made.get(value)
         return (
-            self._relabelled(made.operands[0])
+            self.source(made.operands[0])
             if made is not None and isinstance(made.op, Relabel)
             else value
         )

@@ -68,7 +68,7 @@ class ColumnPrinter(Printer):
 
     def _is_placed(self, value: Value) -> bool:
         """Whether there is one of a value for each layout."""
-        own = self._relabelled(value)
+        own = self.source(value)
         return self.twins.get(own, own) in self.placed
 
     def seen(self, value: Value, names: Sequence[str], least: int = 0) -> str:

@@ -94,7 +94,7 @@ def with_places(
     def pair(block: lang.Block) -> None:
         waiting: dict[lang.Value | None, lang.Statement] = {}
         for statement in block.statements:
-            read = (lang.parts(each, made.get(each))[1] for each in _read_by(statement))
+            read = (lang.parts(each, made.get(each))[1] for each in read_by(statement))
             tiles = [twins.get(each, each) if each is not None else None for each in read]
             if statement.op == lang.Apply("lt") and statement.results[0] not in nested:
                 place, end = statement.operands
@@ -114,13 +114,13 @@ def with_places(
     return found
 
 
-def _read_by(statement: lang.Statement) -> Iterator[lang.Value]:
+def read_by(statement: lang.Statement) -> Iterator[lang.Value]:
     """The values that a statement and those in it read."""
     yield from statement.operands
     for block in statement.blocks:
         yield from block.yields
         for inner in block.statements:
-            yield from _read_by(inner)
+            yield from read_by(inner)
 
 
 def _is_field(statement: lang.Statement) -> bool:

@@ -9,13 +9,12 @@ Addresses are a scalar part in 64 bits and a part for each tile index in 32.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import sympy
 from archc.backends.lines import broken, unbracketed
-from archc.backends.triton.addresses import Names
 from archc.backends.triton.arguments import Arguments, pointer
-from archc.backends.triton.handed_on import goes_on, in_turn
+from archc.backends.triton.handed_on import HandedOn
 from archc.backends.triton.made_first import in_order
 from archc.backends.triton.nesting import with_places
 from archc.backends.triton.numbering import numbered
@@ -78,7 +77,7 @@ def head(program: lang.Program, names: Arguments, of: str = TRITON) -> list[str]
     return [*lines, "):", *(f"{INDENT}{line}" for line in docstring(program.doc))]
 
 
-class Printer(Names):
+class Printer(HandedOn):
     """The lines of the statements of one program."""
 
     def __init__(self, program: lang.Program):
@@ -165,13 +164,14 @@ class Printer(Names):
         words, named = ({*self.words}, {**self.named[-1]}) if parts else (set(), {})
         lines = [indent + line for line in LINES[type(statement.op)](self, statement)]
         parts = [value for value in parts if any(self.within[value] in line for line in lines)]
-        if parts and any(wants_name(line, WIDTH) for line in lines[-1:]):
+        if parts and any(wants_name(line) for line in lines[-1:]):
             self.words, self.named[-1] = words, named
             longest = max(parts, key=lambda value: len(self.within[value]))
             text = self.within.pop(longest)
             yield f"{indent}{self.name(longest)} = {text}"
-            lines = [*self._statement(statement, indent)]
-        yield from lines
+            yield from self._statement(statement, indent)
+        else:
+            yield from self.handed_on(statement, lines, indent)
 
     def _blocks(self, statement: lang.Statement, depth: int) -> Iterator[str]:
         """The lines inside a loop or a branch."""
@@ -194,55 +194,16 @@ class Printer(Names):
             if value in made and self.uses[value] == 1:
                 self.texts.setdefault(value, self.name(result))
                 if isinstance(made[value].op, lang.For):
-                    self._call_carried(made, value, self.name(result))
+                    self.call_carried(made, value, self.name(result))
         yield from self._body(block, results, depth)
 
-    def _call_carried(
-        self, made: Mapping[lang.Value, lang.Statement], value: lang.Value, name: str
-    ) -> None:
-        """Give a name to what a loop carries that ends with a value, and to what it begins with if
-        the loop alone reads that and it has a line beside it."""
-        loop = made[value]
-        place = loop.results.index(value)
-        start = loop.operands[place - len(loop.results)]
-        self.texts[loop.blocks[0].arguments[place - len(loop.results)]] = name
-        if start in made and self.uses[start] == 1 and start.type.dims:
-            self.texts.setdefault(start, name)
-
     def _body(self, block: lang.Block, targets: Sequence[lang.Value], depth: int) -> Iterator[str]:
-        """The lines of a block, and then what it yields by other names."""
+        """The lines of a block, and then what it yields by other names: what is made in it to be
+        the next of what a loop carries has its name, if nothing after that reads the former."""
+        self.note_next(targets, block)
         lines = [*self.block(block, depth)]
-        pairs = zip(targets, block.yields, strict=True)
-        changed = [(self.name(a), self.name(b)) for a, b in pairs if self.name(a) != self.name(b)]
-        changed = [
-            (old, new) for old, new in changed
-            if not goes_on(lines, INDENT * depth, old, new, [each for _, each in changed])
-        ]  # fmt: skip
-        if changed:
-            left, right = (", ".join(side) for side in zip(*changed, strict=True))
-            whole = [f"{INDENT * depth}{left} = {right}"]
-            lines += (len(whole[0]) > WIDTH and in_turn(changed, INDENT * depth)) or whole
+        lines += self.changes(targets, block, INDENT * depth)
         yield from lines or [f"{INDENT * depth}pass"]
-
-    def carry(
-        self, loop: lang.Statement, given: Sequence[lang.Value], inside: Sequence[lang.Value]
-    ) -> Iterator[str]:
-        """The lines that a loop begins with, by the names that its turns change: a value that is
-        read here alone goes on under its own name, if it is made anew whenever the loop is."""
-        for value, inner in zip(given, inside, strict=True):
-            steps = value in self.made and isinstance(self.made[value].op, lang.Iota)
-            by_loop = value in self.made and isinstance(self.made[value].op, lang.For | lang.While)
-            shown = steps or value in self.within or (value in self.texts and not by_loop)
-            if self.name(inner) == self.name(value):
-                continue
-            if self.uses[value] == 1 and not shown and self._is_beside(value, loop):
-                self.texts[inner] = self.name(value)
-            else:
-                yield f"{self.name(inner)} = {self.name(value)}"
-
-    def _is_beside(self, value: lang.Value, loop: lang.Statement) -> bool:
-        """Whether a value and a loop stand in the same block."""
-        return loop in self.own[value].statements
 
     # --- lines ---
 
@@ -263,8 +224,9 @@ class Printer(Names):
         self.within.pop(result, None)
         if len(text) <= self.nested.get(result, -1):
             self.within[result] = text
-        else:
-            yield f"{self.name(result)} = {text}"
+            return
+        self.right[result] = text
+        yield f"{self.name(result)} = {text}"
 
     def inline(self, statement: lang.Statement, text: str) -> Iterator[str]:
         """No line: the value is written as this text."""

@@ -112,15 +112,15 @@ def docstring(text: str) -> list[str]:
 CALL = re.compile(r"\s*([\w, ]+ = )?[\w.]+\(")
 
 
-def wants_name(line: str, width: int) -> bool:
+def wants_name(line: str) -> bool:
     """Whether a statement needs several lines and is no call, or is one with a part that is too
     long for a line: then a value in it is easier to read with a name."""
     called = CALL.match(line)
-    if len(line) <= width:
+    if len(line) <= WIDTH:
         return False
     if called is None:
         return True
-    room = width - (len(line) - len(line.lstrip())) - len(INDENT)
+    room = WIDTH - (len(line) - len(line.lstrip())) - len(INDENT)
     start = called.end() - 1
     stop = next(end for begin, end, _ in brackets(line) if begin == start)
     return any(len(part) > room for part in pieces(line[start + 1 : stop]))
