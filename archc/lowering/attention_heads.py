@@ -24,6 +24,9 @@ from archc.tile.compose import Composer, Tile, ceil_div, size
 from archc.tile.language import Buffer, Dim, Program
 from archc.tile.unread import swept
 
+PARTS_OF = {"o": "part_o", "lse": "part_lse"}
+"""What parts find of each result."""
+
 ROOM = "ROOM"
 """How many tokens all pages have room for."""
 
@@ -234,8 +237,8 @@ def _of_parts(w: _Part, values: Source | None) -> tuple[Buffer | None, Buffer | 
     axes: dict[str, Any] = {"part": w.PARTS, "b": w.B, "t": w.T, **w.axes_of_heads()}
     dim = values.dim if values else None
     own = {} if dim is None else {f"d_{clean(dim.name)}": w.N[dim.name]}
-    part_lse = w.k.memory("part_lse", axes) if w.fold.softmax else None
-    part_o = None if w.fold.alone else w.k.memory("part_o", {**axes, **own})
+    part_lse = w.k.memory(PARTS_OF["lse"], axes) if w.fold.softmax else None
+    part_o = None if w.fold.alone else w.k.memory(PARTS_OF["o"], {**axes, **own})
     return part_o, part_lse
 
 
@@ -282,9 +285,11 @@ class _Join:
             own = {f"d_{clean(dim.name)}": k.sizes(f"N_{clean(dim.name)}")[0]}
         rows = {"b": B, "t": T, **heads}
         by_heads = {"b": B, **heads, "t": T}
-        self.part_o = None if fold.alone else k.memory("part_o", {"part": PARTS, **rows, **own})
+        self.part_o = (
+            None if fold.alone else k.memory(PARTS_OF["o"], {"part": PARTS, **rows, **own})
+        )
         softmax = fold.softmax
-        self.part_lse = k.memory("part_lse", {"part": PARTS, **rows}) if softmax else None
+        self.part_lse = k.memory(PARTS_OF["lse"], {"part": PARTS, **rows}) if softmax else None
         self.lse = k.memory("lse", by_heads) if softmax else None
         axes = {**rows, **own} if own else by_heads
         self.o = None if fold.alone else k.memory("o", axes, IO if own else "f32")

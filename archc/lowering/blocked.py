@@ -34,10 +34,6 @@ PlaceOf = Callable[[Node], "Place | Refusal"]
 Write = Callable[[str, Node, Padded, Place], None]
 
 
-TURN = "TURN"
-"""The last word of the name of a block's length."""
-
-
 @dataclass(frozen=True)
 class Sums:
     """The sums of a kernel over a dim: those that blocks add to, and products of rows."""
@@ -145,7 +141,7 @@ def store_by_blocks(
     last = [each for each in stored if each[1].id in after and each not in inside]
     first = [each for each in stored if each not in (*inside, *last)]
     refused = _each(v, first, place_of, write)
-    length = v.part_length(axis, TURN)
+    length = v.part_length(axis, turn=True)
     with v.block_of(axis, v.k.lift(0, "i32"), length):  # what blocks share is known from here on
         refused = refused or _each(v, [*last, *inside], place_of) or _refused(_terms(v, blocked))
     if refused:

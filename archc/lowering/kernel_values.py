@@ -100,6 +100,7 @@ class KernelValues(Values):
         self.tensors: dict[str, language.Buffer] = {}
         self.nodes: dict[str, int] = {}
         self.parts: dict[str, sympy.Expr] = {}
+        self.turns = set[str]()
         self.looped: dict[str, tuple[Tile, sympy.Symbol]] = {}
         self.pairs: dict[int, Padded] = {}
         self.here = made_here(kernel)
@@ -363,12 +364,14 @@ class KernelValues(Values):
     def by_blocks(self, node: Node, *given: Any) -> Made:
         return product_by_blocks(self, node, *given)
 
-    def part_length(self, axis: Axis, word: str = "PART") -> sympy.Symbol:
-        """The length of a block of an axis that a loop takes block by block."""
+    def part_length(self, axis: Axis, turn: bool = False) -> sympy.Symbol:
+        """The length of a block of an axis that a loop takes block by block; `turn`: a loop for all
+        that is stored."""
         assert not self.is_blocked(axis), "a loop is at a block of it"
         length = self.length(axis)
-        (part,) = self.k.fixed(size(f"{length}_{word}"))
+        (part,) = self.k.fixed(size(f"{length}_{'TURN' if turn else 'PART'}"))
         self.parts[part.name] = axis.size
+        self.turns |= {part.name} if turn else set()
         return part
 
     def is_exact(self, node: Node) -> bool:

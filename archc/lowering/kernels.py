@@ -48,8 +48,8 @@ class Lowered:
     """A kernel's program, and what it is launched with: by the names of its buffers those that the
     kernel has and their nodes, by the names of its constants the sizes that they stand for, and of
     the blocks, the parts of blocks that loops take, and how often blocks can be halved, the sizes
-    that they cover. `warps` of a program, which then has so many at most; half of them where the
-    sizes of `small` are (`dims_of_half`)."""
+    that they cover; of parts, `turns` are of loops for all that is stored. `warps` of a program,
+    which then has so many at most; half of them where the sizes of `small` are (`dims_of_half`)."""
 
     program: Program
     names: Mapping[str, str]
@@ -58,6 +58,7 @@ class Lowered:
     blocks: Mapping[str, sympy.Expr]
     parts: Mapping[str, sympy.Expr]
     levels: Mapping[str, sympy.Expr]
+    turns: frozenset[str]
     warps: int
     small: tuple[sympy.Expr, ...]
 
@@ -113,7 +114,8 @@ class _Kernel:
         if count > ROW_WARPS and not ahead and sum(map(self._is_state, types)) <= STATES:
             program = replace(program, apart=str(CHUNKS))
         small = dims_of_half(self.kernel, types) if count > ROW_WARPS else ()
-        return Lowered(program, names, nodes, sizes, *lengths, count, small)
+        turns = frozenset(v.turns)
+        return Lowered(program, names, nodes, sizes, *lengths, turns, count, small)
 
     def _is_state(self, type: Type) -> bool:
         """Whether a value is a matrix between two dims for each chunk."""

@@ -283,9 +283,9 @@ class Steps(Values):
         name = plain(axis.name)
         return self.k.program(name, count).to("i64").named(f"at_{name}")
 
-    def _free_axis(self, name: str) -> str:
-        """A name of an axis of the grid that no head has."""
-        return marked(name, {axis for axis, _ in self.k.grid}, "_")
+    def _axis_of_parts(self) -> str:
+        """The name of the axis of parts in the grid, which no head has."""
+        return marked("part", {axis for axis, _ in self.k.grid}, "_")
 
     def _count_of_blocks(self) -> sympy.Expr:
         """The number of blocks of the dim that programs share."""
@@ -318,14 +318,12 @@ class Steps(Values):
             return self._walk()
         blocks = self._count_of_blocks()
         if not self.whole_states:
-            part = self.block = k.program(self._free_axis("part"), blocks)
+            part = self.block = k.program(self._axis_of_parts(), blocks)
             self.first, self.first_of_part = lambda: [part.equals(0)], (part * BLOCK).named("first")
             return self._walk()
         (each,) = k.fixed(BLOCKS)
-        part, programs = (
-            k.program(self._free_axis("part"), ceil_div(blocks, each)),
-            ceil_div(blocks, each),
-        )
+        programs = ceil_div(blocks, each)
+        part = k.program(self._axis_of_parts(), programs)
         start, count = part * each, k.lift(blocks)
         with k.loop(0, k.apply("min", k.lift(each), count - start), index="n") as turn:
             block = self.block = (start + turn.index).named("block")

@@ -95,25 +95,25 @@ class RegionKernels:
 
 def lower(region: TokenRegion, backward: Gradient) -> RegionKernels | Refusal:
     """The programs of a region."""
-    values = lower_values(region, "values")
+    values = lower_values(region)
     if isinstance(values, Refusal):
         return values
-    made = lower_gradient(region, backward.graph, "gradient")
+    made = lower_gradient(region, backward.graph)
     return made if isinstance(made, Refusal) else RegionKernels(region, backward, values, made)
 
 
-def lower_values(region: TokenRegion, name: str) -> Lowered | Refusal:
+def lower_values(region: TokenRegion) -> Lowered | Refusal:
     """The program that makes the outputs of a region."""
     with deep_calls():
-        return TokenProgram(region.graph, region, name, looks_ahead=False).lowered()
+        return TokenProgram(region.graph, region, "values", looks_ahead=False).lowered()
 
 
-def lower_gradient(region: TokenRegion, backward: Graph, name: str) -> Lowered | Refusal:
+def lower_gradient(region: TokenRegion, backward: Graph) -> Lowered | Refusal:
     """A program that makes gradients of its inputs; `backward` is the graph of them. Its tokens
     begin with those that were kept, where these have gradients too."""
     kept = {cotangent(name) for name in region.pasts} & {*backward.outputs}
     with deep_calls():
-        return TokenProgram(backward, region, name, looks_ahead=bool(kept)).lowered()
+        return TokenProgram(backward, region, "gradient", looks_ahead=bool(kept)).lowered()
 
 
 class TokenProgram(Values):

@@ -132,7 +132,7 @@ class BetweenOp(FoldOp):
     def _borders(self, suffix: str, gradient: bool) -> None:
         """The function that launches a kernel of what is at the borders of spans, or of its
         `gradient`."""
-        ranks, name = self.between.ranks, f"{self.title}_{suffix}_kernel"
+        ranks, name = self.between.ranks, f"{self.title}_{suffix}"
         doc = "Launch the kernel of what is at the borders of the smallest spans."
         doc = "Launch the kernel of its gradient." if gradient else doc
         sizes = {"B": "q.shape[0]", "N_H": "q.shape[2]", "N_K": "q.shape[3]"}
@@ -153,7 +153,7 @@ class BetweenOp(FoldOp):
         """The function that launches the kernel of sums over the tokens of spans."""
         sizes = {"B": "d_gate.shape[0]", "N_H": "d_gate.shape[2]", "N_K": "d_gate.shape[3]"}
         doc = "Launch the kernel of gradients of gates, from those of tokens."
-        program, lines = sums_of_gates(f"{self.title}_sums_kernel"), self.equations.sums()
+        program, lines = sums_of_gates(f"{self.title}_sums"), self.equations.sums()
         self._launching(program, lines, doc, [], sizes, {}, "")
 
     def _level(self, program: Program, lines: list[str], doc: str, few: bool = False) -> None:
@@ -169,11 +169,11 @@ class BetweenOp(FoldOp):
         self, program: Program, lines: list[str], doc: str, more: list[str],
         sizes: dict[str, str], constants: dict[str, str], warps: str,
     ) -> None:  # fmt: skip
-        """The function that launches a kernel, whose docstring has these lines; it is given its
-        buffers, and how many `tokens` there are."""
-        program = replace(program, doc="\n".join([program.doc, *lines]))
+        """The function of a program's name that launches its kernel, whose docstring has these
+        lines; it is given its buffers, and how many `tokens` there are."""
+        title, doc_of_kernel = program.name, "\n".join([program.doc, *lines])
+        program = replace(program, name=f"{title}_kernel", doc=doc_of_kernel)
         names = [buffer.name for buffer in program.buffers]
-        title = program.name.removesuffix("_kernel")
         writer = Writer().define(title, [*names, "tokens", *more], [doc])
         sizes["T"] = "tokens"
         constants |= {"PRECISION": '"tf32x3"'} if "PRECISION" in program.constants else {}
@@ -187,16 +187,16 @@ class BetweenOp(FoldOp):
         gated, of = self.between.gate is not None, self.equations
         rows, back = (climb_gates, descend_gates) if gated else (climb, descend)
         doc = "Launch the kernel of q and k at the borders of spans of twice the length."
-        self._level(rows(f"{self.title}_climb_kernel"), of.climb(), doc, True)
+        self._level(rows(f"{self.title}_climb"), of.climb(), doc, True)
         if not gated:
             more = "Launch the kernel of their matrices."
-            self._level(join(f"{self.title}_join_kernel"), of.join(), more)
+            self._level(join(f"{self.title}_join"), of.join(), more)
         doc = f"{doc[:-1]}, which keeps what changes."
-        keeping = rows(f"{self.title}_climb_keeping_kernel", keeps=True)
+        keeping = rows(f"{self.title}_climb_keeping", keeps=True)
         self._level(keeping, of.climb(), doc, True)
         if learned:
             doc = "Launch the kernel of the gradients of a level, from those of the next."
-            self._level(back(f"{self.title}_descend_kernel"), of.descend(), doc)
+            self._level(back(f"{self.title}_descend"), of.descend(), doc)
 
     def _moves(self, *names: str) -> str:
         """Functions of kernels, by their short names; some of gates are in the runtime."""

@@ -20,7 +20,7 @@ from archc.ir.value_names import cotangent
 from archc.lowering.attention import BLOCKS, BORDERS, clean, numbers_of
 from archc.lowering.attention_forward import forward
 from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens
-from archc.lowering.attention_heads import by_parts, joined, turned
+from archc.lowering.attention_heads import PARTS_OF, by_parts, joined, turned
 from archc.lowering.attention_turns import in_turns, takes_turns
 from archc.tile.language import Apply, Buffer, For, LoadBlock, Program, statements
 
@@ -310,8 +310,9 @@ class FoldOp:
         writer.line(f"rows, columns, parts, options = part_blocks({', '.join(given)})")
         program = self._program(by_parts, "_part")
         writer.line("whole = parts == 1 and tokens == 1  # which is as it is wanted already")
+        whole_of = {part: result for result, part in PARTS_OF.items()}
         for buffer in self._made(program):
-            result = buffer.name.removeprefix("part_")
+            result = whole_of[buffer.name]
             writer.line(f"{buffer.name} = {result} if whole else {self._new_tensor(buffer)}")
         self._launch_parts(writer, program, sizes | {"PARTS": "parts"})
         program = self._program(joined, "_join")

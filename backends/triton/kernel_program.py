@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +16,6 @@ from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.ir.kernel import BLOCK, WHOLE, Buffer, Kernel, Kernels
 from archc.ir.value_names import is_saved
-from archc.lowering.blocked import TURN
 from archc.lowering.kernel_values import Memory, made_here
 from archc.lowering.kernels import ROW_WARPS, Lowered
 from archc.lowering.paired import DIMS, DIMS_OF_A_PART, NEAR_DIMS, NEAR_OF_A_PART
@@ -172,10 +171,10 @@ def _flags(function: KernelFunction, made: KernelProgram) -> str:
     return name
 
 
-def part_of(name: str) -> str:
+def part_of(name: str, turns: Collection[str]) -> str:
     """The longest part of a dim that a loop takes. Of float32 a loop for all that is stored takes
     the whole dim: twice the warps hold it, and no loop has to keep what it shares."""
-    if name.endswith(f"_{TURN}"):
+    if name in turns:
         return f"{BLOCK} if {IS_NARROW} else {WHOLE}"
     most = {DIMS.name: DIMS_OF_A_PART, NEAR_DIMS.name: NEAR_OF_A_PART}
     return str(most.get(name, BLOCK))
@@ -237,7 +236,7 @@ def constants_of(function: KernelFunction, made: KernelProgram) -> dict[str, str
             found[name] = f"block_of({function.size(size)})"
     for name, size in lowered.parts.items():
         if name in wanted:
-            found[name] = f"block_of({function.size(size)}, {part_of(name)})"
+            found[name] = f"block_of({function.size(size)}, {part_of(name, lowered.turns)})"
     for name, size in lowered.levels.items():
         if name in wanted:
             found[name] = f"block_of({function.size(size)}).bit_length() - 1"

@@ -12,7 +12,7 @@ region whose functions would be those of another but for names calls the other's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,6 @@ from archc.backends.triton.region_parts import (
     Variant,
     alike_inputs,
     as_read,
-    block_sizes,
     grid_texts,
     is_wide,
     largest_of,
@@ -347,8 +346,8 @@ class RegionFunction:
         sizes, constants = self._sizes(body, made), self._constants(body, made)
         grid = grid_texts(made, {**sizes, **constants})
         first, *fixed = (name for name in constants if name in known)
-        blocks = {name: constants[name] for name in fixed if name in made.lengths}
-        constants |= {name: block_sizes(text) for name, text in blocks.items()}
+        blocks = [name for name in fixed if name in made.lengths]
+        constants |= {n: in_tuple(self._block_of(body, made, made.lengths[n])) for n in blocks}
         counts = numbers_of(program, sizes)
         assert (first, counts[0]) == (BLOCK_T, body.ask(body.lengths["t"])), counts
         assert program.ahead == 2 and not program.cooperative, "as `launch_tokens` has it"
@@ -356,7 +355,7 @@ class RegionFunction:
             title, in_tuple(grid), f"[{', '.join(texts[name] for name in order)}]",
             f"[{', '.join(counts)}]",
             f"dict({', '.join(f'{name}={constants[name]}' for name in fixed)})",
-            *self._tile_options(body, made, kind, blocks),
+            *self._tile_options(body, made, kind, [made.lengths[name] for name in blocks]),
         ]  # fmt: skip
         found = [wanted[name] for name in order if name in wanted]
         if found == [*wanted.values()]:
@@ -366,11 +365,13 @@ class RegionFunction:
         lines.gives([*wanted.values()])
 
     def _tile_options(
-        self, body: Scope, made: Lowered, kind: str, blocks: Mapping[str, str]
+        self, body: Scope, made: Lowered, kind: str, told: Sequence[Axis]
     ) -> list[str]:
-        """How large the tiles of a launch are, and how many warps work on one."""
-        tile, most = self.tile(body, made), NUMBERS[kind]
-        own = [f"tile={tile}"] * (sorted(tile.split(" * ")) != sorted(blocks.values() or "1"))
+        """How large the tiles of a launch are, which is not said where they are of all blocks that
+        it is `told` of, and how many warps work on one."""
+        blocks, most = sorted(self._block(body, made, axis) for axis in told), NUMBERS[kind]
+        plain = [sorted(tile) for tile in self._tiles(body, made)] == [blocks]
+        own = [] if plain else [f"tile={self.tile(body, made)}"]
         if self.walks(made):
             return [str(WALKED[kind]), f"turns={TURNS[kind]}", *own]
         if kind == "gradient":
@@ -412,19 +413,26 @@ class RegionFunction:
     def tile(self, body: Scope, made: Lowered) -> str:
         """The numbers of a token in a tile, along the places of a short convolution too; where
         products go along a dim index by index, in the largest tile that there is."""
+        return largest_of([" * ".join(blocks) or "1" for blocks in self._tiles(body, made)])
+
+    def _tiles(self, body: Scope, made: Lowered) -> list[tuple[str, ...]]:
+        """The blocks of such tiles, each said once."""
         known = {a.name: a for a in made.lengths.values() if a.kind == "dim"}
         known |= {axis.name: axis for axis in made.space.tiled}  # dims of one size share a length
         shapes = [[*known.values()]]
         if made.few:
             shapes = [[made.lengths[length] for length in tile if length in made.lengths]
                       for tile in largest_tiles(made.program, BLOCK_T)]  # fmt: skip
-        texts = [" * ".join(self._block(body, made, axis) for axis in shape) for shape in shapes]
-        return largest_of([text or "1" for text in texts])
+        texts = (tuple(self._block(body, made, axis) for axis in shape) for shape in shapes)
+        return [*dict.fromkeys(texts)]
 
     def _block(self, body: Scope, made: Lowered, axis: Axis) -> str:
         """The length of a block."""
-        most = f", {PART}" if axis == made.space.split else ""
-        return f"token_block({body.size(axis.size)}{most})"
+        return f"token_block({', '.join(self._block_of(body, made, axis))})"
+
+    def _block_of(self, body: Scope, made: Lowered, axis: Axis) -> list[str]:
+        """What that is found from: a size, and the most that there may be."""
+        return [str(body.size(axis.size)), *[str(PART)] * (axis == made.space.split)]
 
     def _sizes(self, body: Scope, made: Lowered) -> dict[str, str]:
         """The numbers of a launch."""

@@ -9,7 +9,7 @@ import sympy
 from archc.backends.eager.elementwise import IN_FLOAT32
 from archc.backends.eager.scope import Scope
 from archc.backends.triton.program_launch import count_text
-from archc.backends.writer import COLUMNS, INDENT, Writer, in_tuple, literals, quoted
+from archc.backends.writer import COLUMNS, INDENT, Writer, literals, quoted
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
@@ -119,12 +119,6 @@ def literal(text: str) -> str:
 def as_read(buffer: Buffer, given: str) -> str:
     """A tensor as a kernel reads it: its tokens equally far apart, or all of it contiguous."""
     return f"*tokens_apart({given})" if buffer.rows else f"{given}.contiguous()"
-
-
-def block_sizes(text: str) -> str:
-    """A length `token_block(K)` as launches are told of it: `(K,)`, `(V, 256)`."""
-    size, comma, _ = text.removeprefix("token_block(")[:-1].partition(f", {PART}")
-    return in_tuple([size, *[str(PART)] * bool(comma)])
 
 
 def grid_texts(made: Lowered, known: Mapping[str, str]) -> list[str]:

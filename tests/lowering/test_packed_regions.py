@@ -95,7 +95,7 @@ def test_the_past_of_the_next_call(spec: str) -> None:
             ((name, past),) = each.region.nexts.items()
             torch.manual_seed(1)
             given, outputs, _ = each.expected()
-            made = lower_values(each.region, "values")
+            made = lower_values(each.region)
             assert isinstance(made, Lowered)
             shapes = {n: x.shape for n, x in outputs.items()}
             kept = each.ran(made, given, {**shapes, name: given[past].shape})[name]

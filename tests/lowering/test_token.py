@@ -436,7 +436,7 @@ def test_what_is_no_number_is_as_torch_has_it_in_a_choice() -> None:
     """It is the largest, before infinity."""
     layer = lowered(archc.parse(CHOOSING).layer)
     each = Trial(regions_of(layer)[0], {"N": 2, "M": 6, "n": 2, "T#": 7, "batch": 1})
-    values = lower_values(each.region, "values")
+    values = lower_values(each.region)
     assert isinstance(values, Lowered)
     x = torch.tensor([1.0, torch.inf, 2.0, torch.nan, 2.0, -torch.inf]).double()
     x = torch.stack([x[torch.randperm(6)] for _ in range(14)]).reshape(1, 7, 2, 6)
@@ -558,7 +558,7 @@ def test_neighbours_of_a_tile_are_neighbours_in_memory() -> None:
     """Dims are in another order before the last op, which only turns them around."""
     layer = lowered(archc.parse(COPIES).layer)
     (region,) = regions_of(layer)
-    made = lower_values(region, "values")
+    made = lower_values(region)
     assert isinstance(made, Lowered) and made.space.split is not None
     assert made.space.split.name == "d" and [axis.name for axis in made.space.grid] == ["n"]
 
