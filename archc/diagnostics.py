@@ -136,9 +136,11 @@ class Refused(Exception):
 
 @dataclass
 class Report:
-    """Collects the findings of one run, so that one mistake does not hide the next."""
+    """Collects the findings of one run, so that one mistake does not hide the next; at most so
+    many."""
 
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    most: int = MOST_FINDINGS
 
     def error(
         self,
@@ -152,7 +154,7 @@ class Report:
     ) -> Refused:
         """Record an error and return the exception to raise: `raise report.error(...)`.
 
-        Raises ArchError itself when there have been MOST_FINDINGS.
+        Raises ArchError itself when there have been as many as it takes.
         """
         return self.add(
             Diagnostic(
@@ -168,7 +170,7 @@ class Report:
     def add(self, found: Diagnostic) -> Refused:
         """Record a finding, as `error` does."""
         self.diagnostics.append(found)
-        if len(self.diagnostics) >= MOST_FINDINGS:
+        if len(self.diagnostics) >= self.most:
             self.check()
         return Refused(found.message)
 

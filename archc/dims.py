@@ -203,6 +203,15 @@ def at(expr: Any, sizes: Mapping[str, Any]) -> Any:
     return apply(expr.func, *(at(arg, sizes) for arg in expr.args))
 
 
+def substituted(expr: Any, known: Mapping[Any, Any]) -> Any:
+    """`expr.subs(known)`; without a search where it names none of these symbols, or is one."""
+    if isinstance(expr, sympy.Symbol):
+        value = known.get(expr, expr)
+        if all(known.get(each, each) == each for each in value.free_symbols):
+            return value
+    return expr if known.keys().isdisjoint(expr.free_symbols) else expr.subs(known)
+
+
 def axes_text(axes: tuple[Axis, ...]) -> str:
     """`[H, K]`: the dims as a spec writes them, batch and time left out."""
     return "[" + ", ".join(axis.name for axis in axes if axis.kind == "dim") + "]"

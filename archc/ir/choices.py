@@ -12,7 +12,7 @@ from typing import Any
 
 import sympy
 
-from archc.dims import T_SEEN, TIME, counts_tokens
+from archc.dims import T_SEEN, TIME, counts_tokens, substituted
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.source import Span
@@ -25,9 +25,10 @@ def leaving_out(layer: ir.Layer, values: Mapping[Any, Any], tokens: int) -> list
     """Conditions under which each choice of a layer, and of those that it calls, leaves something
     out where a sequence has that many tokens. `values` gives the layer's symbols in those of its
     caller."""
-    found = dict.fromkeys(_at_tokens(each, tokens).subs(values) for each in _of(layer.graph))
+    own = (_at_tokens(each, tokens) for each in _of(layer.graph))
+    found = dict.fromkeys(substituted(each, values) for each in own)
     for call in {(id(c.callee), c.sizes): c for _, c in layer.calls}.values():
-        given = {name: expr.subs(values) for name, expr in call.sizes}
+        given = {name: substituted(expr, values) for name, expr in call.sizes}
         symbols = [arg.symbol for arg in call.callee.args if arg.symbol is not None]
         inner = {s: given[s.name] for s in symbols}
         found |= dict.fromkeys(leaving_out(call.callee, inner, tokens))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from typing import Any
 
 import sympy
 
 from archc.diagnostics import ArchError
-from archc.dims import Axis, free_symbols
+from archc.dims import Axis, free_symbols, substituted
 from archc.ir import layer as ir
 from archc.ir.choices import leaving_out
 from archc.ir.graph import Graph, Node
@@ -59,6 +60,7 @@ class Plan:
 
 
 Values = dict[sympy.Symbol, sympy.Expr]
+Dims = Callable[[Graph], Sequence[sympy.Expr]]
 
 TRIES = 200
 """How many instances are looked at before there is said to be none."""
@@ -74,21 +76,26 @@ def examples(layer: ir.Layer, unit: int, tokens: int | None = None) -> Iterator[
     """Sizes of instances that meet every requirement, their dims around `unit` and mostly
     different, so that a dim taken for another one shows. With `tokens`, those alone for which each
     choice leaves something out of so many; none where the spec has no such sizes."""
-    conditions, wishes = tuple(_conditions(layer, {})), _wishes(layer, unit)
+    dims = cache(_dims)
+    conditions, wishes = [*_conditions(layer, {}, dims, set())], _wishes(layer, unit)
     steps = MOST_STEPS
     if tokens is not None:
         choices = leaving_out(layer, {}, tokens)
         if sympy.false in choices:
             return
         _wish_for_fewer(layer, choices, wishes)
-        conditions, steps = (*conditions, *choices), MOST_STEPS // 10
+        conditions += (put(choice, {}) for choice in choices)
+        steps = MOST_STEPS // 10
+    if not {sympy.false, sympy.nan}.isdisjoint(conditions):
+        return
+    depending = [(condition, condition.free_symbols) for condition in conditions]
     budget = iter(range(steps))
-    for given in islice(_choices(layer, wishes, conditions, {}, budget), TRIES):
+    for given in islice(_choices(layer, wishes, depending, {}, budget), TRIES):
         try:
-            sizes = resolve_sizes(layer, given)
+            sizes = resolve_sizes(layer, given, most=1)
         except ArchError:
             continue
-        if _whole(layer, sizes, max(16 * unit, POSITIONS)):
+        if _whole(layer, sizes, max(16 * unit, POSITIONS), dims, set()):
             yield sizes
 
 
@@ -110,12 +117,12 @@ def default_sizes(layer: ir.Layer) -> dict[str, Number]:
 def _choices(
     layer: ir.Layer,
     wishes: Mapping[str, list[Number | None]],
-    conditions: Iterable[sympy.Basic],
+    conditions: Sequence[tuple[sympy.Basic, set[sympy.Basic]]],
     known: Values,
     budget: Iterator[int],
 ) -> Iterator[dict[str, Number]]:
     """Values for the arguments, the first of each first; what breaks a condition is not pursued,
-    and nothing more once the budget of steps is spent."""
+    and nothing more once the budget of steps is spent. Conditions come with their symbols."""
     args = [(arg, arg.symbol) for arg in layer.args if arg.symbol is not None]
     if len(known) == len(args):
         yield {arg.name: plain(known[s]) for arg, s in args if known[s].is_number}
@@ -125,9 +132,10 @@ def _choices(
         if next(budget, None) is None:
             return
         value = exact_number(wish) if wish is not None else put(default_of(arg), known)
-        left = [put(condition, {symbol: value}) for condition in conditions]
-        if value is not sympy.nan and not {sympy.false, sympy.nan} & set(left):
-            open = [condition for condition in left if condition != sympy.true]
+        made = {put(each, {symbol: value}) for each, symbols in conditions if symbol in symbols}
+        if value is not sympy.nan and made.isdisjoint((sympy.false, sympy.nan)):
+            open = [each for each in conditions if symbol not in each[1]]
+            open += ((each, each.free_symbols) for each in made)
             yield from _choices(layer, wishes, open, {**known, symbol: value}, budget)
 
 
@@ -135,7 +143,7 @@ def put(expr: Any, known: Values) -> Any:
     """An expression or condition with values for some of its symbols; nan where it has none, as
     with a division by zero."""
     try:
-        made = expr.subs(known)
+        made = substituted(expr, known)
     except (TypeError, ValueError, ZeroDivisionError):  # a comparison or remainder without a value
         return sympy.nan
     return sympy.nan if made.has(sympy.zoo, sympy.nan) else made
@@ -152,17 +160,24 @@ def _wish_for_fewer(
             listed[:] = [*(wish for wish in listed if wish not in (1, 2, 3)), 2, 3, 1]
 
 
-def _conditions(layer: ir.Layer, values: Values) -> dict[sympy.Basic, None]:
+def _conditions(
+    layer: ir.Layer, values: Values, dims: Dims, done: set[tuple]
+) -> dict[sympy.Basic, None]:
     """Conditions on the symbols of a layer: its requirements, sizes that are whole numbers, and
-    those of the layers it calls. `values` gives the layer's symbols in those of its caller."""
+    those of the layers it calls. `values` gives the layer's symbols in those of its caller; what is
+    `done` has been asked for."""
+    key = (id(layer), *values.items())
+    if key in done:
+        return {}
+    done.add(key)
     found = dict.fromkeys(put(r.condition, values) for r in layer.requirements)
-    for axis in {axis.size: axis for axis in _axes(layer.graph) if axis.kind == "dim"}.values():
-        found[put(sympy.Eq(sympy.Mod(axis.size, 1), 0), values)] = None
+    for size in dims(layer.graph):
+        found[put(sympy.Eq(sympy.Mod(size, 1), 0), values)] = None
     calls = {(id(call.callee), call.sizes): call for _, call in layer.calls}
     for call in calls.values():
         given = {name: put(expr, values) for name, expr in call.sizes}
         symbols = [arg.symbol for arg in call.callee.args if arg.symbol is not None]
-        found |= _conditions(call.callee, {s: given[s.name] for s in symbols})
+        found |= _conditions(call.callee, {s: given[s.name] for s in symbols}, dims, done)
     return found
 
 
@@ -224,17 +239,26 @@ def _small(default: int, unit: int, turn: int) -> int:
     return (unit if default > 64 else 2) + 2 * turn
 
 
-def _whole(layer: ir.Layer, sizes: Mapping[str, Number], most: int) -> bool:
+def _whole(
+    layer: ir.Layer, sizes: Mapping[str, Number], most: int, dims: Dims, done: set[tuple]
+) -> bool:
     """Whether every dim of the layer is a whole number between 1 and `most`, and so on in the
-    layers it calls, whatever they add of their own."""
-    lengths = {
-        axis.size: evaluate(axis.size, sizes)
-        for axis in _axes(layer.graph)
-        if axis.kind == "dim" and {str(symbol) for symbol in axis.size.free_symbols} <= set(sizes)
-    }
-    if not all(isinstance(length, int) and 1 <= length <= most for length in lengths.values()):
+    layers it calls, whatever they add of their own; what is `done` has been asked for."""
+    key = (id(layer), *sizes.items())
+    if key in done:
+        return True
+    done.add(key)
+    known = [size for size in dims(layer.graph) if {str(s) for s in size.free_symbols} <= {*sizes}]
+    lengths = [evaluate(size, sizes) for size in known]
+    if not all(isinstance(length, int) and 1 <= length <= most for length in lengths):
         return False
-    return all(_whole(c.callee, callee_sizes(c, sizes), 1 << 12) for _, c in layer.calls)
+    inner = ((call.callee, callee_sizes(call, sizes)) for _, call in layer.calls)
+    return all(_whole(callee, given, 1 << 12, dims, done) for callee, given in inner)
+
+
+def _dims(graph: Graph) -> Sequence[sympy.Expr]:
+    """The different sizes of the dims of all values."""
+    return [*dict.fromkeys(axis.size for axis in _axes(graph) if axis.kind == "dim")]
 
 
 def _axes(graph: Graph) -> Iterator[Axis]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import sympy
 
-from archc.diagnostics import Report, did_you_mean, fail
+from archc.diagnostics import MOST_FINDINGS, Report, did_you_mean, fail
 from archc.dims import MAX_SIZE, Undefined, at, exact, free_symbols
 from archc.ir import layer as ir
 
@@ -23,15 +23,17 @@ Values = dict[Any, Any]
 """The exact value of each symbol that has one so far."""
 
 
-def resolve_sizes(layer: ir.Layer, given: Mapping[str, Any]) -> dict[str, Number]:
+def resolve_sizes(
+    layer: ir.Layer, given: Mapping[str, Any], most: int = MOST_FINDINGS
+) -> dict[str, Number]:
     """A number for every size and option of the layer, by argument name, in the layer's order.
 
-    Defaults are filled in from earlier arguments. Raises ArchError, with everything that is wrong,
+    Defaults are filled in from earlier arguments. Raises ArchError, with at most so many findings,
     if an argument is unknown, missing, or no number of its kind, or if a requirement of the layer
     or of a layer that it calls does not hold. Options that were settled when the layer was
     elaborated have no number; they may be given again with the same value.
     """
-    report = Report()
+    report = Report(most=most)
     _check_names(layer, given, report)
     values: Values = {}
     for arg in layer.args:
@@ -42,7 +44,7 @@ def resolve_sizes(layer: ir.Layer, given: Mapping[str, Any]) -> dict[str, Number
         if value is not None:
             values[arg.symbol] = value
     report.check()
-    _check_requirements(layer, values, report)
+    _check_requirements(layer, values, report, set())
     report.check()
     return {a.name: plain(values[a.symbol]) for a in layer.args if a.symbol is not None}
 
@@ -175,8 +177,14 @@ def _given_number(value: Any) -> sympy.Expr | None:
     return exact_number(value)
 
 
-def _check_requirements(layer: ir.Layer, values: Values, report: Report, path: str = "") -> None:
-    """The layer's requirements, then the sizes and requirements of every layer it calls."""
+def _check_requirements(
+    layer: ir.Layer, values: Values, report: Report, right: set[tuple], path: str = ""
+) -> None:
+    """The layer's requirements, then the sizes and requirements of every layer it calls; `right`:
+    those that were asked for with the same values and hold."""
+    key, before = (id(layer), *values.items()), len(report.diagnostics)
+    if key in right:
+        return
     for requirement in layer.requirements:
         _check_requirement(layer, requirement, values, report, path)
     distinct = {(id(call.callee), call.sizes): call for _, call in reversed(layer.calls)}
@@ -184,7 +192,9 @@ def _check_requirements(layer: ir.Layer, values: Values, report: Report, path: s
         where = f"{path}{call.path}"
         inner = _callee_values(layer, call, values, report, where)
         if inner is not None:
-            _check_requirements(call.callee, inner, report, f"{where}.")
+            _check_requirements(call.callee, inner, report, right, f"{where}.")
+    if len(report.diagnostics) == before:
+        right.add(key)
 
 
 def _callee_values(
@@ -192,12 +202,12 @@ def _callee_values(
 ) -> Values | None:
     """The sizes of a called layer; None, after a report, if one of them is no size."""
     inner: Values = {}
-    given = dict(call.sizes)
+    given, known = dict(call.sizes), _named(values)
     refused = False
     for arg in call.callee.args:
         if arg.symbol is None:
             continue
-        inner[arg.symbol] = _with(given[arg.name], values)
+        inner[arg.symbol] = _at(given[arg.name], known)
         if arg.symbol.is_integer and not _is_size(inner[arg.symbol]):
             message = f"`{arg.name}` of `{where}` must be a whole number that is not negative"
             notes = [f"it is {given[arg.name]} = {_shown(inner[arg.symbol])}"]
@@ -233,13 +243,25 @@ def _side(side: Any, values: Values) -> str:
 
 def _is_size(value: sympy.Expr) -> bool:
     """Whether an exact number can be the size of an axis."""
+    if isinstance(value, sympy.Integer):
+        return 0 <= value.p <= MAX_SIZE
     return bool(value.is_integer and 0 <= value <= MAX_SIZE)
 
 
 def _with(value: Any, values: Values) -> Any:
     """An expression or condition with the known sizes put in; nan if that has no value."""
+    return _at(value, _named(values))
+
+
+def _named(values: Values) -> dict[str, Any]:
+    """The values of symbols by name."""
+    return {symbol.name: known for symbol, known in values.items()}
+
+
+def _at(value: Any, known: Mapping[str, Any]) -> Any:
+    """An expression or condition with sizes put in by name; nan if that has no value."""
     try:
-        return at(value, {symbol.name: known for symbol, known in values.items()})
+        return at(value, known)
     except Undefined:
         return sympy.nan
 

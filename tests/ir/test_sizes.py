@@ -9,7 +9,7 @@ import pytest
 import sympy
 
 from archc.diagnostics import ArchError
-from archc.dims import number_symbol, size_symbol
+from archc.dims import number_symbol, size_symbol, substituted
 from archc.ir import layer as ir
 from archc.ir.sizes import callee_sizes, evaluate, exact_number, resolve_sizes
 from tests.graphs import Sketch, axis, layer
@@ -149,3 +149,21 @@ def test_numbers_are_exact_as_written() -> None:
     assert evaluate(-sympy.oo * (K + 1), {"K": 2}) == float("-inf")
     with pytest.raises(KeyError, match="K"):
         evaluate(K + 1, {"d": 2})
+
+
+@pytest.mark.parametrize(
+    "expr", [d, H, d / H + K, sympy.Mod(d, H), d > K, sympy.Integer(3), sympy.true]
+)
+@pytest.mark.parametrize(
+    "known",
+    [{}, {d: sympy.Integer(6)}, {d: H, H: d}, {d: K * 2, K: sympy.Integer(5)}, {d: d, H: d}],
+)
+def test_values_are_put_in_as_sympy_does(expr: Any, known: dict[Any, Any]) -> None:
+    assert substituted(expr, known) == expr.subs(known)
+
+
+def test_at_most_so_many_findings() -> None:
+    broken = [ir.Requirement(sympy.Gt(d, n), f"d > {n}", None) for n in (100, 200, 300)]
+    with pytest.raises(ArchError) as caught:
+        resolve_sizes(heads(requirements=tuple(broken)), {"d": 96, "H": 8}, most=1)
+    assert len(caught.value.diagnostics) == 1
