@@ -76,6 +76,11 @@ class Instance:
         """The gradients of a fixed sum of the outputs, by the oracle."""
         return _check().gradients_of(tuple(self.outputs.values()), self.values)
 
+    @cached_property
+    def made(self) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        """The outputs of the module, and the gradients of the same sum."""
+        return _with_gradients(self.module(**self.inputs), self.values)
+
 
 def _check() -> ModuleType:
     """The functions that files check themselves with. They import torch, which takes a second: only
@@ -150,13 +155,29 @@ def _measured(
     those of more tokens than a chunk has too, where a file of chunks cannot hold them against
     tokens."""
     given = {name: (tuple(at), tuple(at.values())) for name, at in check.expected.items()}
-    case = code.CASE._replace(expected=given, slopes=check.slopes)
+    example = _built_once(code.CASE.example)
+    case = code.CASE._replace(expected=given, slopes=check.slopes, example=example)
     yield from ((name, function(case, "cpu"), limit) for name, function, limit in code.FORMS)
     yield ALL, apart(found), _limit(found)
     chunk = vars(code).get("CHUNK")  # none where kernels go token by token
     if chunk is not None and "check_chunks" not in vars(code):
         longer = instance(layer, code, found.sizes, chunk + 5, batch=1)
         yield f"{ALL}, of {longer.tokens} tokens", apart(longer), _limit(longer)
+
+
+def _built_once(example: Callable[..., Any]) -> Callable[..., Any]:
+    """The instances of a file, of which each is built for several checks once. They change no
+    number of it; inputs are new tensors, as checks say which of them have gradients."""
+    built: dict[tuple, Any] = {}
+
+    def given(sizes: Mapping[str, Number], *where: Any) -> tuple[Any, dict[str, Tensor], Any]:
+        key = (*sizes.items(), *where)
+        if key not in built:
+            built[key] = example(sizes, *where)
+        module, inputs, own = built[key]
+        return module, {name: x.detach().clone() for name, x in inputs.items()}, own
+
+    return given
 
 
 def _limit(found: Instance) -> float:
@@ -184,7 +205,7 @@ def _shaky(found: Instance) -> bool:
     made = torch.func.functional_call(found.module, parameters, (), inputs)
     values = [x for x in (*inputs.values(), *parameters.values()) if x.requires_grad]
     moved, slopes = _with_gradients(made, values)
-    outputs, gradients = _with_gradients(found.module(**found.inputs), found.values)
+    outputs, gradients = found.made
     return max(distance(moved, outputs), distance(slopes, gradients)) > MOVED
 
 
@@ -357,7 +378,7 @@ def _lines(spans: Sequence[Span | None]) -> tuple[str, ...]:
 
 def apart(found: Instance) -> float:
     """The error of the module's outputs and gradients, the worst of all."""
-    made, gradients = _with_gradients(found.module(**found.inputs), found.values)
+    made, gradients = found.made
     outputs = distance(made, tuple(found.outputs.values()))
     return max(outputs, distance(gradients, found.gradients))
 
