@@ -191,16 +191,16 @@ class Needs:
 def needs_of(texts: Iterable[str], embedded: bool) -> Needs:
     """The needs of texts that stand together in a file; of definitions that are not embedded those
     alone that the texts name."""
-    read = names_read(*texts)
-    waiting, wanted = sorted(read & {*exported()}), set[str]()
-    outside = read - {*exported()}
+    read, known = names_read(*texts), exported().keys()
+    waiting, wanted = sorted(read & known), set[str]()
+    outside = read - known
     while waiting:
         name = waiting.pop()
         if name not in wanted:
             wanted.add(name)
             within = exported()[name].reads if embedded else frozenset[str]()
-            waiting += sorted(within & {*exported()})
-            outside |= within - {*exported()}
+            waiting += sorted(within & known)
+            outside |= within - known
     missing = outside - {*imported(), *OPTIONAL}
     if missing:
         raise InternalError(f"a generated file reads {sorted(missing)}, which nothing defines")

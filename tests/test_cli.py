@@ -60,9 +60,14 @@ def used(compiled: Path, *command: str) -> float:
     return min(times)
 
 
-def test_check_needs_no_torch():
-    found = modules("check", "kda")
+@pytest.mark.parametrize("verb", ["check", "show"])
+def test_what_is_written_needs_no_torch(verb: str):
+    found = modules(verb, "kda")
     assert "sympy" in found and not found & {"torch", "numpy", "rich"}
+
+
+def test_the_list_needs_no_sympy():
+    assert not modules("list") & {"sympy", "networkx", "torch", "numpy"}
 
 
 def modules(*args: str) -> set[str]:

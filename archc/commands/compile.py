@@ -13,8 +13,8 @@ from rich.console import Console as Terminal
 from archc.commands import writing
 from archc.commands.console import Console
 from archc.commands.parameters import json_option, set_option, spec_argument
-from archc.commands.show import DERIVED, kernels_text, plan_text
 from archc.commands.sources import BACKENDS, source_of
+from archc.commands.stage_views import DERIVED, kernels_text, plan_text
 from archc.commands.stages import Given, layer_of, tree_of
 from archc.compile import KERNEL_PASSES, PASSES, RUNTIMES, Dump, Style, kernels_of
 from archc.diagnostics import Diagnostic, fail

@@ -32,6 +32,11 @@ def write(output: str, text: str) -> None:
         raise _cannot_write(output, error) from None
 
 
+def json_text(data: object) -> str:
+    """Data as a product."""
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
 def check_json(output: str, as_json: bool) -> None:
     """Refuse `--json` where the product goes to standard output: only one of them can be there."""
     if as_json and output == "-":

@@ -1,4 +1,5 @@
-"""The container of every IR level: a graph of nodes in dataflow order. Only this file has networkx.
+"""The container of every IR level: a graph of nodes in dataflow order. Only this file has networkx,
+which takes a quarter of a second to import: its two functions do.
 
 A node is an op, its operands (ids of earlier nodes), the axes and dtype of its value, a name if the
 spec gave one, and the span it came from. Ids are never reused; iteration is in one and
@@ -12,8 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
-
-import networkx as nx
 
 from archc.diagnostics import InternalError
 from archc.dims import Axis, free_symbols
@@ -230,6 +229,8 @@ class Graph(Generic[Op]):
 
 def components(reads: Mapping[str, Collection[str]]) -> list[list[str]]:
     """Groups of names that read one another, each after those it reads; names sorted within."""
+    import networkx as nx
+
     graph: nx.DiGraph = nx.DiGraph()
     graph.add_nodes_from(reads)
     graph.add_edges_from((other, name) for name, others in reads.items() for other in others)
@@ -249,6 +250,8 @@ def cheapest_cut(
     """The nodes of least total weight that stand on every path from a source to a sink, ends
     included; of several such sets that which is nearest to the sinks. `reads` gives each node the
     nodes before it."""
+    import networkx as nx
+
     graph: nx.DiGraph = nx.DiGraph()
     graph.add_nodes_from(("start", "end"))
     for node, weight in weights.items():

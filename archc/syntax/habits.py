@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from archc.source import Source, Span
-from archc.syntax.habits_table import FILE, MODULES, NAMES, READ, SAME, STEP, Habit
+from archc.syntax.habits_table import FILE, MODULES, NAMES, READ, STEP, Habit, same
 from archc.syntax.habits_texts import TEXTS
 
 DOTTED = re.compile(r"(?:\b([A-Za-z_]\w*)|(?<=[\])]))((?:\.[A-Za-z_]\w*)+)")
@@ -108,7 +108,7 @@ def of_name(name: str, given: str = "x", dim: str = "d") -> tuple[str, ...]:
     habit = rows.get(name) or (rows.get(_plain(name)) if len(name) > 1 else None)
     if habit is not None:
         return (said(habit, given=given, dim=dim),)
-    if name not in SAME and _plain(name) in SAME:
+    if name not in same() and _plain(name) in same():
         return (f"write `{_plain(name)}({given})`",)
     return ()
 
@@ -206,5 +206,5 @@ def _dotted(match: re.Match[str]) -> str:
     if advice:
         return advice[0]
     if head in MODULES:
-        return said(RULES["module" if last in SAME else "unknown"], last)
-    return said(RULES["method" if last in SAME else "attribute"], last, head or "...")
+        return said(RULES["module" if last in same() else "unknown"], last)
+    return said(RULES["method" if last in same() else "attribute"], last, head or "...")

@@ -8,8 +8,7 @@ found; `{x}` is what a function is given and `{d}` its last dim, or these letter
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from archc.functions.definitions import FUNCTIONS
+from functools import cache
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,16 @@ class Habit:
 STEP, READ, FILE = "recurrence", "attend", "file"
 """The block that an example stands in, if not among the statements of a layer."""
 
-SAME = frozenset(name for name, fn in FUNCTIONS.items() if fn.called and fn.arity != 2) | {
-    "gelu", "elu", "solve",
-}  # fmt: skip
-"""Functions that have one name and one meaning there and here."""
+
+@cache
+def same() -> frozenset[str]:
+    """The functions that have one name and one meaning there and here. Their definitions import
+    sympy, which takes a second: only where a mistake is put into words."""
+    from archc.functions.definitions import FUNCTIONS
+
+    own = frozenset(name for name, fn in FUNCTIONS.items() if fn.called and fn.arity != 2)
+    return own | {"gelu", "elu", "solve"}
+
 
 MODULES = frozenset(
     "torch nn F np numpy jnp jax lax math tf einops functional scipy linalg special init".split()

@@ -316,7 +316,7 @@ def _no_operator(source: Source, at: Span, left: str, report: Report) -> Refused
         helps = [f"write a comma between dims: `{left}, {right}`"]
     elif left[0].isdigit():
         helps = [f"write `{left} * {right}`"]
-    elif left in habits.SAME:
+    elif left in habits.same():
         helps = [f"write `{left}({right})`"]
     elif line.split()[:1] == ["blocks"] and left == "size":
         helps = [f"how many tokens a block has follows `of`: `blocks b of {right} every {right}:`"]
