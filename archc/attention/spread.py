@@ -24,6 +24,9 @@ ZERO = ir.Constant(sympy.S.Zero)
 def spread(attend: ir.Attend) -> ir.Attend:
     """The attend with such sums as those of weights and of values of the token read; the same one
     where it has none."""
+    inputs = [attend.body[id] for id in attend.body.ids(ir.Input)]
+    if attend.body.ids(ir.Noise) or any(node.type.dtype == "bool" for node in inputs):
+        return attend  # two sums would drop other weights each; of chosen tokens one has no kernel
     body, changed = attend.body.copy(), False
     for id in [node.id for node in attend.body]:
         made = _Weighted(body, body[id], attend).made()

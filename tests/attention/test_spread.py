@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from archc.api import parse
+from archc.attention.spread import spread
 from archc.attention.totals import as_folds
 from archc.attention.weighted_sum import WeightedSum
-from archc.compile import folded
+from archc.compile import folded, lowered
+from archc.ir import layer as ir
 from archc.ir.meaning import evaluate_graph
 from archc.show.attends import attends_of
 from archc.verify.fold_trial import distance, drawn
@@ -57,6 +59,23 @@ def test_they_are_what_was_written_and_folds(name: str) -> None:
     slopes = [torch.autograd.grad(o, [*inputs.values()], d, materialize_grads=True) for o in ends]
     for plain, other in zip(*slopes, strict=True):
         assert distance(other, plain) < 1e-11
+
+
+CHOSEN = """layer Chosen(H, K, V):
+    input q[H, K], k[H, K], v[H, V]
+    index s <= t:
+        z = sum[H, K](q[t] * k[s])
+    chosen = top(3, z)
+    attend s <= t in chosen over H:
+        o = softmax(q[t].T @ k[s]) @ (v[s] - v[t])
+    output o
+"""
+
+
+@pytest.mark.parametrize("text", [CHOSEN, spec(SOFT, read="dropout({}, 0.5) @ (v[s] - v[t])")])
+def test_weights_that_are_dropped_or_of_chosen_tokens_stay_together(text: str) -> None:
+    attends = [n.op for n in lowered(parse(text).layer).graph if isinstance(n.op, ir.Attend)]
+    assert all(spread(each) is each for each in attends)
 
 
 @pytest.mark.parametrize("angle", ["w * (t - s)", "w * (a[t] - a[s])", "w * a[t] * b[s]"])
