@@ -103,6 +103,7 @@ def test_another_version_is_told():
 def test_a_module_takes_kernels_where_torch_sees_a_gpu(monkeypatch: pytest.MonkeyPatch, seen: bool):
     """Tensors that are not on one are done in PyTorch all the same."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: seen)
+    monkeypatch.setattr("archc.backends.measured.tables", dict)  # of GPUs by their names
     sizes = {"d": 8, "H": 2, "K": 4, "V": 4, "r": 2}
     module = archc.load("gla").module(**sizes)
     eager = archc.load("gla").module(**sizes, backend="eager")
@@ -118,6 +119,7 @@ def test_a_module_takes_kernels_where_torch_sees_a_gpu(monkeypatch: pytest.Monke
 
 def test_a_module_that_has_kernels_of_tokens_alone_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("archc.backends.measured.tables", dict)
     assert "# on a GPU, by kernels:" in repr(archc.load("swiglu").module(d=8))
 
 
