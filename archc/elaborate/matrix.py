@@ -180,14 +180,29 @@ def _instead(
     """The help for a product with a scalar, or with a value of more than two dims: one by names has
     its place in front of a block."""
     if len(axes) > 1:
-        by_names = len(_ways(scope.visible(left), scope.visible(right))) == 1
+        of_state = _of_state(scope, left) or _of_state(scope, right)
+        by_names = of_state or len(_ways(scope.visible(left), scope.visible(right))) == 1
         written = f"`{spans[0].text} @ {spans[1].text}`"
         before = f"{written} has its value in front of the block, where dims are joined by name"
+        if of_state:
+            kept, *rest = axes
+            dims = ", ".join(map(str, rest))
+            before = (
+                f"products of states are those of matrices: make one dim of the others, a state "
+                f"[{kept}, F] of what is `merge[{dims} as F](x)` above the block"
+            )
         sums = [] if by_names else ["name the sum: `sum[K](a * b)`"]
         return [*_of_heads(scope, axes), *([before] if by_names else sums)]
     if scope.attend is not None and scope.attend.read.name in left.type.names:
         return [f"a value of the token read has its index: `[{scope.attend.read}]`"]
     return ["scale with `*`"]
+
+
+def _of_state(scope: Scope, value: Tensor) -> bool:
+    """Whether a value is made of a state before the token."""
+    graph = scope.frame.graph
+    made = {value.node, *graph.ancestors(value.node)} if value.frame is scope.frame else set()
+    return any(ref.before.node in made for ref in scope.states.values())
 
 
 def _mismatch(

@@ -217,7 +217,8 @@ def _initial(scope: Scope, ref: StateRef) -> Tensor:
 
 
 def _update(inner: Scope, ref: StateRef) -> Tensor:
-    """The state after the token, in its own axes; a memory that is not chosen stays as it is."""
+    """The state after the token, in its own axes, in any order of three by name; a memory that is
+    not chosen stays as it is."""
     if ref.after is None:
         raise ref.never_updated(inner)
     value = ops.tensor(inner, inner.lookup(ref.decl.name, ref.decl.span), ref.after.span)
@@ -225,8 +226,9 @@ def _update(inner: Scope, ref: StateRef) -> Tensor:
         value = ops.node(inner, ir.Elementwise("real"), value, span=ref.after.span)
     wanted = [axis.name for axis in inner.visible(ref.before)]
     got = [axis.name for axis in inner.visible(value)]
-    if got != wanted or value.row:
-        turned = value.row or sorted(got) == sorted(wanted)
+    turned = value.row or sorted(got) == sorted(wanted)
+    by_name = len({axis.base for axis in inner.visible(value)}) == len(got) > 2
+    if value.row or (got != wanted and not (turned and by_name)):
         raise inner.error(
             "E0301",
             f"`{ref.decl.name}` is {ops.shape(inner, ref.before)}, and its update is "

@@ -250,6 +250,28 @@ def test_a_state_two_tokens_back_is_one_carried_by_hand() -> None:
     torch.testing.assert_close(made[0](x), made[1](x))
 
 
+def test_a_state_of_three_dims_is_given_in_any_order_by_name() -> None:
+    """Heads that mix their memories; a matrix in the place of the sum is told how it is written."""
+    text = """layer Mix(H, K, V, J = H):
+    input k[H, K], v[H, V]
+    param M[H, J]
+    w = k * v
+    recurrence S[H, K, V]:
+        S[t] = sum[J](M * split[H as J](S[t-1])) + w
+    output S
+"""
+    torch.manual_seed(0)
+    module = archc.parse(text).module(dtype=torch.float64, H=2, J=2, K=3, V=4)
+    k, v = (torch.randn(1, 5, 2, size, dtype=torch.float64) for size in (3, 4))
+    state, found = torch.zeros(1, 2, 3, 4, dtype=torch.float64), module(k, v)
+    for token in range(5):
+        write = k[:, token, :, :, None] * v[:, token, :, None]
+        state = torch.einsum("hj,bjkv->bhkv", module.M, state) + write
+        torch.testing.assert_close(found[:, token], state)
+    told = refusal(text.replace("sum[J](M * split[H as J](S[t-1]))", "M @ S[t-1]"))
+    assert "`merge[K, V as F](x)`" in told
+
+
 REFUSED = [
     ("h[t] = h[t-5] + x", "E0312", "read 5 steps back"),
     ("h_1_ago = 2 * x\n        h[t] = h[t-2] + h_1_ago", "E0312", "the name of an older state"),

@@ -43,8 +43,11 @@ def component(recurrence: ir.Recurrence, states: tuple[str, ...]) -> NormalForm:
         found = tropical(recurrence, states)
         if found is not None:
             return found
+        culprit = broken[0].culprit
         help = "a cell that is not linear in its state runs token by token"
-        return sequential(states, Refusal(broken[0].culprit, broken[0].why, help, "E0601"))
+        if culprit is not None and isinstance(recurrence.body[culprit].op, ir.Reshape | ir.Join):
+            help = "a state that is itself cut, joined or renamed runs token by token"
+        return sequential(states, Refusal(culprit, broken[0].why, help, "E0601"))
     try:
         if len(states) > 1:
             return _several(recurrence, linear, states)
