@@ -31,6 +31,10 @@ in blocks of so many indices of a dim that is summed."""
 WHOLE_EXACT = WHOLE // 4
 """The same of a product that is exact, which takes both parts of each number of the matrix."""
 
+MOST_OF_WIDE = 32
+"""The longest block of what programs of a walk share, where data are in float32 and the states are
+longer than BLOCK, up to 2 BLOCK, along their other dim (`is_short` in a generated file)."""
+
 FEW, NEAR = 4, 64
 """Programs whose tiles have three dims have so many indices of one of them, where another one is no
 longer than that."""
@@ -173,6 +177,24 @@ def _entering(graph: Graph, id: int) -> int:
     ):
         node = graph[node.operands[0]]
     return node.id
+
+
+def dim_of_states(kernel: Kernel) -> sympy.Expr | None:
+    """The length of the dim of a walk's states of which a program has all, where it is one."""
+    if kernel.walk is None:
+        return None
+    walked = kernel.graph[kernel.walk].op
+    assert isinstance(walked, ir.Recurrence)
+    own = {axis.name for axis in kernel.grid}
+    axes = [axis for state in walked.states for axis in state.axes if axis.name not in own]
+    sizes = {axis.size for axis in axes if not kernel.is_split(axis.name)}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def shrinking(kernel: Kernel) -> sympy.Expr | None:
+    """The size of the dim that makes a walk's blocks shorter in float32 (`MOST_OF_WIDE`)."""
+    plain = not (kernel.exact or kernel.told or kernel.tokenwise) and kernel.most == BLOCK
+    return dim_of_states(kernel) if plain else None
 
 
 def warps(kernel: Kernel, read: Iterable[Type], parts: bool) -> int:

@@ -20,6 +20,23 @@ def block_of(size: int, most: int = 1 << 20) -> int:
     return length if length < most else most
 
 
+def is_short(dtype: torch.dtype, dim: int) -> bool:
+    """Whether programs of a walk share a state's dim in short blocks, where each has all of its
+    other `dim`: in float32 both parts of the factors of a product are in registers beside it. Of
+    longer dims 8 warps have no more room for it."""
+    return dtype.itemsize == 4 and 64 < dim <= 128
+
+
+def block_of_walk(dtype: torch.dtype, size: int, dim: int) -> int:
+    """The length of a block of a dim of that size that programs of a walk share."""
+    return block_of(size, 32 if is_short(dtype, dim) else 64)
+
+
+def warps_of_walk(dtype: torch.dtype, dim: int, usual: int) -> int:
+    """The warps of a program of a walk: of short blocks two programs run at once."""
+    return 4 if is_short(dtype, dim) else usual
+
+
 def in_tiles(chunk: int | None) -> int | None:
     """The length of the tiles of a chunk, of whose rows kernels mask those that are none."""
     return None if chunk is None else block_of(chunk)

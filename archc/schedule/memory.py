@@ -219,6 +219,8 @@ class Tiles:
     def warps(self) -> int:
         """The number of warps of the program."""
         kernel, steps = self.program.kernel, self.program.steps.values()
+        if self.program.is_short:
+            return 4
         loaded = {s.load: s.node.type for s in steps if s.load and s.load not in kernel.stores}
         parts = any(s.key[1] in kernel.in_parts for s in self.products if s.key[0] == OUTER)
         count = warps(kernel, loaded.values(), parts and not kernel.exact)

@@ -14,7 +14,17 @@ from archc.dims import Axis, free_symbols
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
-from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Kernel, Kernels
+from archc.ir.kernel import (
+    BLOCK,
+    FEW,
+    MOST_OF_WIDE,
+    NARROW,
+    NEAR,
+    SUMMED,
+    Kernel,
+    Kernels,
+    shrinking,
+)
 from archc.ir.sizes import Number, evaluate
 from archc.ir.value_names import is_saved
 
@@ -210,7 +220,15 @@ class Program:
     def most(self) -> int:
         """The largest number of indices of a blocked dim that a program has."""
         second = self.kernel.second_split
-        return FEW if second is not None and self.size(second) <= NEAR else self.kernel.most
+        if second is not None and self.size(second) <= NEAR:
+            return FEW
+        return MOST_OF_WIDE if self.is_short else self.kernel.most
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the programs of a walk have short blocks of what they share."""
+        dim = shrinking(self.kernel) if self.setting.data == WIDE else None
+        return dim is not None and BLOCK < self._number(dim) <= 2 * BLOCK
 
     def length(self, axis: Axis) -> int:
         """The length of the part of an axis that a program has at a time."""

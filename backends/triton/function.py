@@ -32,7 +32,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK, is_end
 from archc.ir.graph import Graph, Node
-from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Buffer, loaded_by_walk
+from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Buffer, loaded_by_walk, shrinking
 from archc.ir.value_names import is_saved, primal, unsaved
 from archc.lowering.about import places
 from archc.lowering.paired import DIMS, DIMS_OF_A_PART, NEAR_DIMS, NEAR_OF_A_PART
@@ -336,20 +336,22 @@ class KernelFunction(GraphFunction):
         axes = [axis for axis in node.type.axes if axis.name not in made.grid]
         return sum(axis.kind == "dim" and axis.size != CHUNK for axis in axes) == 1
 
-    def most(self, made: KernelProgram) -> str:
-        """The largest number of indices of a blocked dim that a program has."""
-        second = made.kernel.second_split
-        if second is None:
-            return str(made.most)
-        return f"{FEW} if {self.size(second.size)} <= {NEAR} else {made.most}"
+    def block(self, made: KernelProgram, size: sympy.Expr) -> str:
+        """The length of a block of a dim of that size, of which a program has one."""
+        second, dim = made.kernel.second_split, shrinking(made.kernel)
+        if dim is not None:
+            return f"block_of_walk(data, {self.size(size)}, {self.size(dim)})"
+        few = "" if second is None else f"{FEW} if {self.size(second.size)} <= {NEAR} else "
+        return f"block_of({self.size(size)}, {few}{made.most})"
 
     def _block(self, made: KernelProgram, axis: Axis) -> str:
         """How long a tile along an axis is."""
         if axis.size == CHUNK:
             return "chunk"
         split = made.kernel.split
-        most = f", {self.most(made)}" if split is not None and axis.name == split.name else ""
-        return f"block_of({self.size(axis.size)}{most})"
+        if split is not None and axis.name == split.name:
+            return self.block(made, axis.size)
+        return f"block_of({self.size(axis.size)})"
 
     def _dense(self, id: int) -> str:
         """A tensor that is contiguous in the order of its type: what enters is so since the head,
@@ -473,7 +475,7 @@ class KernelFunction(GraphFunction):
             found[place] = f"-(-{found[place]} // {run})"
         split = made.kernel.split
         if split is not None:
-            block = f"block_of({self.size(split.size)}, {self.most(made)})"
+            block = self.block(made, split.size)
             found.insert(0, f"-(-{self.body.size(split.size).at(UNARY)} // {block})")
         return " * ".join(found) or "1"
 

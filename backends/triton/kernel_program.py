@@ -7,14 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import sympy
 from archc.backends.triton.launch import Call, write_launch
 
 from archc.dims import Axis
 from archc.ir import chunk as ck
-from archc.ir import layer as ir
 from archc.ir.graph import Node
-from archc.ir.kernel import BLOCK, WHOLE, Buffer, Kernel, Kernels
+from archc.ir.kernel import BLOCK, WHOLE, Buffer, Kernel, Kernels, dim_of_states, shrinking
 from archc.ir.value_names import is_saved
 from archc.lowering.kernel_values import Memory, made_here
 from archc.lowering.kernels import ROW_WARPS, Lowered
@@ -184,28 +182,16 @@ def warps_of(function: KernelFunction, made: KernelProgram) -> str:
     """How many warps a program has: in float32, whose products hold both parts of their factors,
     twice as many where all that is stored, or a state of long dims, is in registers."""
     count, small = made.lowered.warps, made.lowered.small
-    if small:
-        return f"warps_for(data, {', '.join(map(function.size, small))})"
+    usual = f"warps_for(data, {', '.join(map(function.size, small))})" if small else str(count)
     if count > ROW_WARPS:
-        return str(count)
+        dim = shrinking(made.kernel)
+        return usual if dim is None else f"warps_of_walk(data, {function.size(dim)}, {usual})"
     if made.kernel.blocked is not None:
         return f"{count} if {IS_NARROW} else {2 * count}"
-    sizes = sizes_of_states(made.kernel)
-    if len(sizes) != 1:
+    dim = dim_of_states(made.kernel)
+    if dim is None:
         return str(count)
-    (size,) = map(function.size, sizes)
-    return f"{count} if {IS_NARROW} or {size} <= {MOST_OF_FOUR} else {2 * count}"
-
-
-def sizes_of_states(kernel: Kernel) -> set[sympy.Expr]:
-    """The lengths of the dims of a walk's states of which a program has all."""
-    if kernel.walk is None:
-        return set()
-    walked = kernel.graph[kernel.walk].op
-    assert isinstance(walked, ir.Recurrence)
-    own = {axis.name for axis in kernel.grid}
-    axes = [axis for state in walked.states for axis in state.axes if axis.name not in own]
-    return {axis.size for axis in axes if not kernel.is_split(axis.name)}
+    return f"{count} if {IS_NARROW} or {function.size(dim)} <= {MOST_OF_FOUR} else {2 * count}"
 
 
 def _sizes(function: KernelFunction, made: KernelProgram, launch: Launch) -> dict:
@@ -241,7 +227,7 @@ def constants_of(function: KernelFunction, made: KernelProgram) -> dict[str, str
         if name in wanted:
             found[name] = f"block_of({function.size(size)}).bit_length() - 1"
     if split is not None and "BLOCK" in wanted:
-        found["BLOCK"] = f"block_of({function.size(split.size)}, {function.most(made)})"
+        found["BLOCK"] = function.block(made, split.size)
     for name, size in lowered.sizes.items():
         if name in wanted and name not in found:
             found[name] = function.size(size)

@@ -90,13 +90,20 @@ def test_two_programs_of_a_delta_rule_walk_at_once() -> None:
     assert made.stack == 0
 
 
-@pytest.mark.parametrize(("dim", "dtype", "warps"), [
-    (128, "float32", 4), (256, "float32", 8), (256, "bfloat16", 4),
+@pytest.mark.parametrize(("dim", "dtype", "warps", "block"), [
+    (64, "float32", 4, 64), (128, "float32", 4, 32), (256, "float32", 8, 64),
+    (128, "bfloat16", 4, 64), (256, "bfloat16", 4, 64),
 ])  # fmt: skip
-def test_walks_of_long_states_in_float32_have_more_warps(dim: int, dtype: str, warps: int) -> None:
+def test_walks_of_long_states_in_float32_have_more_warps(
+    dim: int, dtype: str, warps: int, block: int
+) -> None:
+    """And shorter blocks; the plan knows them."""
     case = usual("gla", dim, dtype, 16)
     walks = [each for each in launches_of(case) if each.name.endswith("y_kernels_inter_chunk_scan")]
     assert {each.options["num_warps"] for each in walks} == {warps}
+    assert {each.given["BLOCK"] for each in walks} == {block}
+    plan = planned(case)
+    assert {Program(*plan[each.name]).most for each in walks} == {block}
 
 
 @pytest.mark.slow
