@@ -42,13 +42,14 @@ class WrongProgram(Exception):
 class Written:
     """Who wrote and who read each element of a buffer last (-1: nobody, -2: several programs), and
     how many barriers there were before; of writes also how many times programs had waited for
-    their own threads."""
+    their own threads, and at which `place` of a tile the element stood."""
 
     program: Tensor
     barriers: Tensor
     syncs: Tensor
     reader: Tensor
     read: Tensor
+    place: Tensor
 
 
 def run(
@@ -104,7 +105,7 @@ class Interpreter:
         if not same_memory(tensor.shape, shape):
             raise WrongProgram(f"`{buffer.name}` is {list(tensor.shape)}, its axes say {shape}")
         self.tensors[buffer.name] = tensor.view(shape)
-        self.written[buffer.name] = Written(*torch.full((5, tensor.numel()), -1))
+        self.written[buffer.name] = Written(*torch.full((6, tensor.numel()), -1))
 
     def size(self, size: sympy.Expr) -> int:
         """An expression in whole sizes as a number."""
@@ -171,14 +172,15 @@ class Interpreter:
         flat: Tensor = torch.zeros((), dtype=torch.int64)
         for (axis, _), value, length in zip(buffer.axes, index, lengths, strict=True):
             at = self.seen(value, names).long()
-            wrong = ((at < 0) | (at >= length)) & mask
-            if wrong.any():
-                worst = at.expand(wrong.shape)[wrong][0]
-                raise WrongProgram(
-                    f"{_where(statement)} is outside of `{buffer.name}`: {axis} = {int(worst)} of"
-                    f" {length}"
-                )
-            flat = flat * length + at.clamp(0, max(0, length - 1))
+            if at.numel() and not 0 <= int(at.min()) <= int(at.max()) < length:
+                wrong = ((at < 0) | (at >= length)) & mask
+                if wrong.any():
+                    found = f"{axis} = {int(at.expand(wrong.shape)[wrong][0])} of {length}"
+                    raise WrongProgram(
+                        f"{_where(statement)} is outside of `{buffer.name}`: {found}"
+                    )
+                at = at.clamp(0, max(0, length - 1))
+            flat = flat * length + at
         return torch.broadcast_tensors(flat, mask)
 
     def read(
@@ -221,13 +223,13 @@ class Interpreter:
         data: Tensor,
     ) -> None:
         """Set elements of a buffer; raises WrongProgram for one that is set twice at once."""
-        at = flat[mask]
-        if at.unique().numel() != at.numel():
+        at, written = flat[mask], self.written[buffer.name]
+        written.place[at] = places = torch.arange(at.numel())
+        if (written.place[at] != places).any():
             raise WrongProgram(f"{_where(statement)} stores an element of `{buffer.name}` twice")
         tensor = self.tensors[buffer.name]
         values = data.expand(mask.shape)[mask].to(tensor.dtype)
         tensor.put_(at, values)
-        written = self.written[buffer.name]
         mine = self._mine(flat)[mask]
         before, when = written.program[at], written.barriers[at]
         if ((before >= 0) & (before != mine) & (when == self.barriers)).any():
