@@ -15,9 +15,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as compiled_for
 
+from archc.tile.given import given_names
 from archc.tile.language import Statement
 from tests.tile.cases import Case
-from tests.tile.launched import HEAD, compiled_in
+from tests.tile.launched import DTYPES, HEAD, compiled_in
 
 POINTER = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float64: "*fp64", torch.int32: "*i32",
@@ -45,7 +46,8 @@ class Asserting(printer.Printer):
 def compiled(case: Case, capability: int = 90, **options: Any) -> Any:
     """A program as machine code, with its types asserted."""
     program = case.program
-    kernel = getattr(load(HEAD + printer.to_triton(program, Asserting), program.name), program.name)
+    text = HEAD + _not_given(case) + printer.to_triton(program, Asserting)
+    kernel = getattr(load(text, program.name), program.name)
     signature: dict[str, str] = {}
     strides = arguments(program).strides
     fixed = compiled_in(program, case.constants)
@@ -63,6 +65,14 @@ def compiled(case: Case, capability: int = 90, **options: Any) -> Any:
     source = ASTSource(kernel, names, places, _told(case, kernel.arg_names))
     options = {"num_warps": program.warps, "num_stages": program.ahead, **options}
     return compiled_for(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+def _not_given(case: Case) -> str:
+    """The constants that a program itself does not read, which assertions may."""
+    beside = [name for name in case.program.constants if name not in given_names(case.program)]
+    values = ((name, case.constants[name]) for name in beside)
+    lines = (f"{n} = tl.constexpr({dtype_text(x) if x in DTYPES else repr(x)})" for n, x in values)
+    return "".join(f"{line}\n" for line in lines) + "\n\n"
 
 
 def _told(case: Case, names: Sequence[str]) -> dict[tuple[int], list[list[Any]]]:
