@@ -40,7 +40,13 @@ from archc.parallel.mesh import Ranks
 from archc.parallel.own_tokens import tokens_of
 from archc.parallel.pieces import ATTEND, BETWEEN, CALL, RECURRENCE, Piece, pieces_of
 from archc.parallel.placement import Crossing, Mark, Pending, Split, place_of
-from archc.parallel.segmented import by_segments, goes_in_segments, joining, usable
+from archc.parallel.segmented import (
+    by_segments,
+    goes_in_segments,
+    joining,
+    masks_rows,
+    usable,
+)
 from archc.parallel.sequence import (
     Part,
     earlier_tokens,
@@ -88,6 +94,7 @@ class PieceFunction:
         drawn = self.draws or self.counts or not self.continues
         kernels = backend == "triton" and piece.kind == RECURRENCE and not drawn
         self.in_segments = kernels and goes_in_segments(ready, sizes)
+        self.masked = self.in_segments and masks_rows(ready)
 
     def _resize(self, sizes: Mapping[str, Number]) -> None:
         self.sizes, self.firsts = sizes, dict[Any, Any]()
@@ -381,7 +388,7 @@ class Run:
         values = self._read(piece)
         state, cut = None, 0
         segments = self.cp is not None and function.in_segments
-        segments = segments and usable(function.module, values, self.length)
+        segments = segments and usable(function.module, values, self.length, function.masked)
         halves = self.cp is not None and piece.kind == ATTEND and function.continues
         halves = halves and goes_in_halves(piece.layer, self.length)
         if self.cp is not None and columns is None and not segments and not halves:

@@ -25,12 +25,13 @@ from archc.backends.eager.chunked import without
 from archc.backends.triton.schedule import written
 from archc.compile import SCHEDULE, for_kernels
 from archc.ir import layer as ir
+from archc.ir.chunk import rows_are_masked
 from archc.ir.graph import Graph, Node
 from archc.ir.roles import CARRY
 from archc.ir.sizes import Number, evaluate
 from archc.parallel.exchange import told
 from archc.parallel.mesh import Ranks
-from archc.runtime.kernels import by_kernels
+from archc.runtime.kernels import by_kernels, in_tiles
 from archc.schedule.axes import counts_chunks, reduction_dims
 from archc.schedule.segments import WIDEST
 
@@ -58,6 +59,13 @@ def goes_in_segments(layer: ir.Layer, sizes: Mapping[str, Number]) -> bool:
     if form.saved:
         graphs.append((without(form.forward, form.saved), True))
     return all(_in_segments(graph, nodes[0], sizes, fused) for graph, fused in graphs)
+
+
+def masks_rows(layer: ir.Layer) -> bool:
+    """Whether kernels of the chunked forms mask all rows, as a file of these asks before it
+    launches them."""
+    ops = [node.op for node in layer.graph if isinstance(node.op, ir.Recurrence)]
+    return all(op.chunked is not None and rows_are_masked(op.chunked.forward) for op in ops)
 
 
 def _in_segments(graph: Graph, node: Node, sizes: Mapping[str, Number], fused: bool) -> bool:
@@ -225,11 +233,13 @@ class _Joined(torch.autograd.Function):
         return None, None, *(next(found) if x.requires_grad else None for x in ctx.own)
 
 
-def usable(module: Any, values: Sequence[Tensor], length: int) -> bool:
-    """Whether kernels of a module walk these values, of so many tokens, in segments."""
+def usable(module: Any, values: Sequence[Tensor], length: int, masked: bool) -> bool:
+    """Whether kernels of a module walk these values, of so many tokens, in segments; `masked`:
+    chunks may have any length (`masks_rows`)."""
     if torch.compiler.is_compiling() or length < SHORTEST:
         return False
-    return by_kernels(module.CHUNK, *(x for x in values if x.is_floating_point()))
+    chunk = in_tiles(module.CHUNK) if masked else module.CHUNK
+    return by_kernels(chunk, *(x for x in values if x.is_floating_point()))
 
 
 def by_segments(

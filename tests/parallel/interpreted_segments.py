@@ -2,7 +2,7 @@
 float32, against the whole in float64 without kernels: prints how far values and gradients of each
 process are off.
 
-    TRITON_INTERPRET=1 python -m tests.parallel.interpreted_segments kda,gla
+    TRITON_INTERPRET=1 python -m tests.parallel.interpreted_segments kda,gla,gated_delta_product:3
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from archc.ir import layer as ir
+from archc.ir.plan import default_sizes
 from archc.ir.sizes import evaluate
+from archc.parallel import segmented
 from archc.parallel.execute import PieceFunction
 from archc.parallel.mesh import ranks_of
 from archc.parallel.pieces import RECURRENCE, Piece
-from archc.parallel.segmented import by_segments, joining
+from archc.parallel.segmented import by_segments, joining, usable
 from tests.backends.triton.quick import quick_scans
 from tests.parallel.ranks import RANKS, mesh_of, run
 from tests.parallel.test_columns import memory_of
@@ -38,7 +40,8 @@ SIZE, BATCH = 4, 2
 def sizes_of(memory: ir.Layer) -> dict[str, int]:
     """All sizes of a memory are the same, but for what it was compiled for."""
     axes = [axis for _, op in memory.inputs for axis in op.type.axes]
-    return {str(symbol): SIZE for axis in axes for symbol in axis.size.free_symbols} | {"n": 2}
+    sizes = {str(symbol): SIZE for axis in axes for symbol in axis.size.free_symbols}
+    return sizes | {"n": default_sizes(memory).get("n", 2)}
 
 
 def inputs_of(memory: ir.Layer) -> list[Tensor]:
@@ -64,8 +67,10 @@ def mine(x: Tensor, rank: int) -> Tensor:
 
 
 def check(name: str) -> None:
-    """Values, and gradients of all that is given and of the first states, which are not 0."""
-    memory = memory_of(name)
+    """Values, and gradients of all that is given and of the first states, which are not 0; `:3`
+    says how many steps a token takes."""
+    spec, _, steps = name.partition(":")
+    memory = memory_of(spec, **({"n": int(steps)} if steps else {}))
     piece, sizes = Piece(RECURRENCE, memory, (), (), False, sympy.Integer(0), {}), sizes_of(memory)
     exact, call = (PieceFunction(piece, sizes, backend) for backend in ("eager", "triton"))
     assert call.in_segments
@@ -82,7 +87,10 @@ def check(name: str) -> None:
     leaves = [x.detach().float().requires_grad_() for x in own]
     State, module = type(call.first_state(leaves[: len(inputs)])), sys.modules[call.call.__module__]
     start = State(*leaves[len(inputs) :])
-    with patch.dict(vars(module), by_kernels=lambda *given: True), quick_scans():
+    by_kernels = {"by_kernels": lambda chunk, *given: chunk in (16, 32, 64)}
+    with patch.dict(vars(module), by_kernels), patch.dict(vars(segmented), by_kernels):
+        assert usable(module, leaves, LENGTH, call.masked)
+    with patch.dict(vars(module), by_kernels), quick_scans():
         made = by_segments(ranks, joining(module), name, call, leaves[: len(inputs)], start)
         slopes = torch.autograd.grad(
             made, leaves, [mine(w, ranks.rank).float() for w in weights], materialize_grads=True,

@@ -58,9 +58,9 @@ AFFINE = NO_KEY.replace("+ v", "+ v + 1").replace("NoKey", "Affine")
 WIDTH = NO_KEY.replace("+ v", "+ v / V").replace("NoKey", "Width")
 
 
-def memory_of(name: str) -> ir.Layer:
-    """The memory of a bundled spec, or of a text."""
-    spec = archc.load(name) if name.isidentifier() else archc.parse(name)
+def memory_of(name: str, **given: int) -> ir.Layer:
+    """The memory of a bundled spec with some sizes, or of a text."""
+    spec = archc.load(name, **given) if name.isidentifier() else archc.parse(name)
     ready = before_chunks(spec.layer)
     return cut.op(ready, stated(ready))
 

@@ -48,7 +48,7 @@ AROUND = "hyper_connected"
 """A block around another layer, which is no layer by itself."""
 
 
-SEGMENTED = ("gated_delta_product", "gla", "mamba")
+SEGMENTED = ("gated_delta_product:3", "gla", "mamba")
 
 
 def run(folder: Path, *names: str) -> dict[str, list[str]]:

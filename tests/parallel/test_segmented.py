@@ -6,11 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sympy
 import torch
 
 from archc.compile import with_chunked_forms
+from archc.parallel import segmented
+from archc.parallel.execute import PieceFunction
 from archc.parallel.mesh import Ranks
-from archc.parallel.segmented import PROGRAMS, Joining, goes_in_segments
+from archc.parallel.pieces import RECURRENCE, Piece
+from archc.parallel.segmented import PROGRAMS, Joining, goes_in_segments, usable
 from tests.parallel.test_columns import memory_of
 
 
@@ -24,6 +28,21 @@ def test_what_goes_in_segments(name: str, K: int, goes: bool) -> None:
     given, which each process would learn; mLSTM's stabiliser is summed up over all tokens."""
     ready = with_chunked_forms(memory_of(name))
     assert goes_in_segments(ready, {"H": 2, "K": K, "V": K}) is goes
+
+
+@pytest.mark.parametrize(("n", "tokens"), [(2, 32), (3, 20)])
+def test_chunks_of_any_length_go_in_segments(
+    n: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of 20 tokens with 3 rows each have kernels, which ask for how long tiles are."""
+    memory = memory_of("gated_delta_product", n=n)
+    piece = Piece(RECURRENCE, memory, (), (), False, sympy.Integer(0), {})
+    call = PieceFunction(piece, {"H": 2, "K": 128, "V": 128, "n": n}, "triton")
+    asked = list[int]()
+    monkeypatch.setattr(segmented, "by_kernels", lambda chunk, *given: asked.append(chunk) is None)
+    assert call.in_segments
+    assert tokens == call.module.CHUNK
+    assert usable(call.module, [torch.zeros(1)], 512, call.masked) and asked == [32]
 
 
 def plain(*given: Any) -> int:
