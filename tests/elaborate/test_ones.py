@@ -1,4 +1,5 @@
-"""Warnings of a number beside an outer product, where the identity may be meant."""
+"""Warnings of a number beside an outer product, where the identity may be meant, and of one that is
+added to a state, where an outer product is."""
 
 from __future__ import annotations
 
@@ -37,8 +38,22 @@ def test_ones_that_are_multiplied_with_a_matrix(body: str, sums: list[str]) -> N
 
 
 @pytest.mark.parametrize(
+    ("body", "number"),
+    [
+        ("S[t] = 0.9 * S[t-1] + k.T @ k", "k.T @ k"),
+        ("S[t] = S[t-1] + k @ v.T - 2 * beta * (k.T @ (M @ k))", "k.T @ (M @ k)"),
+    ],
+)
+def test_inner_products_that_are_added_to_a_state(body: str, number: str) -> None:
+    assert spans(body) == [number]
+
+
+@pytest.mark.parametrize(
     "body",
     [
+        "S[t] = S[t-1] + (k.T @ k) * k @ v.T",
+        "S[t] = S[t-1] + k @ v.T + beta",
+        "S[t] = S[t-1] + k @ (S[t-1].T @ k).T + M @ S[t-1]",
         "S[t] = (I - k @ k.T) @ S[t-1] + k @ v.T",
         "S[t] = S[t-1] * (1 - k @ v.T) + k @ v.T",
         "S[t] = (1 - where(index[K'] < index[K], 1, 0)) @ S[t-1]",
