@@ -41,7 +41,7 @@ def sizes_of(memory: ir.Layer) -> dict[str, int]:
     """All sizes of a memory are the same, but for what it was compiled for."""
     axes = [axis for _, op in memory.inputs for axis in op.type.axes]
     sizes = {str(symbol): SIZE for axis in axes for symbol in axis.size.free_symbols}
-    return sizes | {"n": default_sizes(memory).get("n", 2)}
+    return sizes | {"n": int(default_sizes(memory).get("n", 2))}
 
 
 def inputs_of(memory: ir.Layer) -> list[Tensor]:
