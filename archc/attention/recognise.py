@@ -20,7 +20,7 @@ from archc.attention.factors import Factors, as_real, factored
 from archc.attention.grouped import grouped
 from archc.attention.learned import Slopes, learned
 from archc.attention.reach import reach_of
-from archc.attention.row_heads import not_by_choice
+from archc.attention.row_heads import not_by_choice, together
 from archc.attention.weighted_sum import RESERVED, Bound, Choice, Dot, Lookup, Source, WeightedSum
 from archc.dims import Axis
 from archc.ir import layer as ir
@@ -57,7 +57,7 @@ def folds(attend: ir.Attend, slopes: Slopes) -> tuple[Found, ...]:
             beside = (i for i, other in enumerate(found) if _has_total(attend.body, other, seen))
             if (weighted := next(beside, None)) is not None:
                 found[place] = found[weighted] = replace(found[weighted], total=fold.node)
-    return tuple(found)
+    return together(found)
 
 
 def _has_total(body: Graph, fold: Found, seen: tuple[int, ...]) -> bool:

@@ -95,3 +95,23 @@ def all_by_rows(found: Sequence[WeightedSum | Between | Refusal]) -> list[Weight
         if isinstance(fold, WeightedSum) and fold.choice is None and rows_of(fold).head is not None
     ]  # fmt: skip
     return able if len(able) == len(found) else []
+
+
+def together(
+    found: Sequence[WeightedSum | Between | Refusal],
+) -> tuple[WeightedSum | Between | Refusal, ...]:
+    """The sums of an attend, all by kernels or none where tokens are chosen one by one: these are
+    given as lists of places, and what stays in PyTorch has a mask."""
+    chosen = [isinstance(each, WeightedSum) and _is_single(each) for each in found]
+    if not any(chosen) or all(isinstance(each, WeightedSum) for each in found):
+        return tuple(found)
+    reason = "another sum of the same chosen tokens has no kernel"
+    return tuple(
+        Refusal(each.node, reason) if isinstance(each, WeightedSum) and _is_single(each) else each
+        for each in found
+    )
+
+
+def _is_single(fold: WeightedSum) -> bool:
+    """Whether a reader reads tokens that it has chosen one by one."""
+    return fold.choice is not None and fold.choice.single

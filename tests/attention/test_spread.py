@@ -84,3 +84,10 @@ def test_a_learned_frequency_is_multiplied_by_the_distance(angle: str) -> None:
     text = spec(f"sum[K](q[t] * k[s] * cos({angle}))", params="w[K]", inputs="a[H], b[H]")
     (told,) = attends_of(parse(text).layer)
     assert told.how.startswith("pairs of some readers at a time")
+
+
+def test_sums_of_chosen_tokens_are_all_by_kernels_or_none() -> None:
+    """One that stays in PyTorch would take the list of places for a mask."""
+    text = CHOSEN.replace("(v[s] - v[t])", "v[s] * logsumexp(q[t].T @ k[s])")
+    told = [each.how for each in attends_of(parse(text).layer)]
+    assert len(told) >= 2 and all("fold" not in how for how in told[-2:])
