@@ -52,8 +52,15 @@ VIEWS = (ir.Constant, ck.Expand, ck.Select)
 
 def _fits(each: AtMost, known: Mapping[str, str]) -> str:
     """A condition on sizes of a program, as text."""
-    sides = (sympy.Mul.make_args(side) for side in (each.size, each.most))
-    left, right = (" * ".join(known.get(str(one), str(one)) for one in side) for side in sides)
+    sides = [
+        [one.as_base_exp() for one in sympy.Mul.make_args(side)] for side in (each.size, each.most)
+    ]
+    left, right = (
+        " * ".join(
+            known.get(str(base), str(base)) for base, times in side for _ in range(int(times))
+        )
+        for side in sides
+    )
     return f"{left} <= {right}"
 
 

@@ -311,3 +311,18 @@ def test_a_system_may_stand_beside_states_of_any_dims() -> None:
     text = compile.text_of(archc.parse(SOLVED).layer, "triton")
     assert "options = token_options(step_block(K))" in text
     assert "T == 1 and step_block(K) <= 128:" in text
+
+
+SQUARE = """layer Delta(H, K):
+    input k[H, K], q[H, K], v[H, K], f[H], b[H]
+    recurrence S[K, K'] over H:
+        S[t] = sigmoid(f) * S[t-1] + sigmoid(b) * k @ (v - S[t-1].T @ k).T
+        o    = S[t].T @ q
+    output o
+"""
+
+
+def test_a_square_state_asks_for_the_room_of_both_its_dims() -> None:
+    """The product of two equal blocks is a power, whose base is known to the function."""
+    text = compile.text_of(archc.parse(SQUARE).layer, "triton")
+    assert "block_of(K) * block_of(K) <= " in text
