@@ -30,6 +30,9 @@ FREE = (ir.Elementwise, ir.Contract, ir.Constant)
 SUMS = ("add", "sub", "neg", "real", "where")
 """Functions of which the algebra of a body makes a sum of products."""
 
+MANY = 3
+"""Of so many products a sum is made before the loop."""
+
 
 def made_before(layer: ir.Layer) -> ir.Layer:
     """The layer, in its Recurrences no product of a parameter that needs no state, and no gate that
@@ -63,14 +66,15 @@ def gate_before(graph: Graph, node: Node) -> int | None:
         return None
     op, body = node.op, node.op.body
     outside = dict(zip(op.captures, node.operands, strict=False))
-    made, many = dict[int, int](), list[Node]()
+    made, many, terms = dict[int, int](), list[Node](), dict[int, int]()
     states = [{axis.name for axis in state.axes} for state in op.states]
     for inner in body:
         if isinstance(inner.op, ir.Input) and inner.op.name in outside:
             made[inner.id] = outside[inner.op.name]
         elif isinstance(inner.op, ir.Elementwise | ir.Constant) and {*inner.operands} <= {*made}:
             made[inner.id] = at_every_token(graph, op, inner, [made[o] for o in inner.operands])
-            if _terms(body, inner.id) > 2 and _is_of_one(body, inner):
+            terms[inner.id] = _terms(body, inner, terms)
+            if terms[inner.id] == MANY and _is_of_one(body, inner):
                 many.append(inner)
     gates = {each.id: made[each.id] for each in many if _scales(body, each, made, states)}
     return _given(graph, node, gates, "gate") if gates else None
@@ -82,15 +86,16 @@ def _is_of_one(body: Graph, node: Node) -> bool:
     return any(own <= {*n.type.names} for n in body if n.id in above and isinstance(n.op, ir.Input))
 
 
-def _terms(body: Graph, id: int) -> int:
-    """Of how many products a value is the sum, multiplied out."""
-    node = body[id]
+def _terms(body: Graph, node: Node, known: Mapping[int, int]) -> int:
+    """Of how many products a value is the sum, multiplied out, up to MANY; those of its operands
+    are `known`, or one."""
     fn = getattr(node.op, "fn", "")
     if fn == "mul":
-        return prod(_terms(body, each) for each in node.operands)
+        return min(MANY, prod(known.get(each, 1) for each in node.operands))
     if fn not in SUMS:
         return 1
-    return sum(_terms(body, each) for each in node.operands if body[each].type.dtype != "bool")
+    added = (each for each in node.operands if body[each].type.dtype != "bool")
+    return min(MANY, sum(known.get(each, 1) for each in added))
 
 
 def _scales(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from archc.backends.triton import addresses, nesting
+from archc.backends.triton import addresses, handed_on, nesting, spelling
 from archc.backends.triton import printer as printing
 from archc.backends.triton.printer import Printer, to_triton
 
@@ -184,7 +184,8 @@ def tree(lowered: Lowered, printer: type[Printer]) -> str:
 def tree_of(program: Program, printer: type[Printer]) -> str:
     """What Python reads in the text of a program, in lines as long as they want to be."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(printing, "WIDTH", 10**6)
+        for module in (printing, handed_on, spelling):
+            patch.setattr(module, "WIDTH", 10**6)
         patch.setattr(addresses, "LONG", 10**6)
         patch.setattr(addresses, "SHORT", 10**6)
         for name in ("PART", "WHOLE"):
