@@ -10,11 +10,11 @@ of a factor has no number for each entry of the dim is multiplied outside. Kerne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import sympy
 
 from archc.attention.multiplied_out import summed_dim
+from archc.attention.rewritten import rewritten
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
@@ -25,14 +25,7 @@ Scaled = tuple[Node, sympy.Expr]
 
 def with_gates(attend: ir.Attend) -> ir.Attend:
     """The attend with such sums as products of three; the same one where it has none."""
-    body, changed = attend.body.copy(), False
-    for id in [node.id for node in attend.body]:
-        made = _Gated(body, body[id], attend).made()
-        if made is not None:
-            body.substitute(id, made)
-            changed = True
-    body.prune(body.ids(ir.Input))
-    return replace(attend, body=body) if changed else attend
+    return rewritten(attend, lambda body, node: _Gated(body, node, attend).made())
 
 
 def gate_of(body: Graph, node: Node) -> Node | None:

@@ -9,11 +9,12 @@ it are not walked. Kernels alone see it.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
 import sympy
 
 from archc.attention.bounds import TURNED
+from archc.attention.rewritten import rewritten
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
@@ -23,14 +24,8 @@ NEGATED = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq
 
 def in_masks(attend: ir.Attend) -> ir.Attend:
     """The attend with conditions on positions in its masks; the same one where it has none."""
-    body, pairs, changed = attend.body.copy(), {attend.reader.name, attend.read.name}, False
-    for change in (_without_abs, _masked_more):
-        for id in [node.id for node in body]:
-            if (made := change(body, body[id], pairs)) is not None:
-                body.substitute(id, made)
-                changed = True
-    body.prune(body.ids(ir.Input))
-    return replace(attend, body=body) if changed else attend
+    pairs = {attend.reader.name, attend.read.name}
+    return rewritten(attend, partial(_without_abs, pairs=pairs), partial(_masked_more, pairs=pairs))
 
 
 def _without_abs(body: Graph, node: Node, pairs: set[str]) -> int | None:

@@ -12,26 +12,22 @@ small distance of long vectors is only right where the squares are added up in f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from archc.attention.polynomials import Factors, Polynomial
+from archc.attention.rewritten import rewritten
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
 
 def multiplied_out(attend: ir.Attend) -> ir.Attend:
     """The attend with such sums as products of vectors; the same one where it has none."""
-    pairs, changed = {attend.reader.name, attend.read.name}, False
-    body = attend.body.copy()
-    for id in [node.id for node in attend.body]:
-        node = body[id]
+    pairs = {attend.reader.name, attend.read.name}
+
+    def made(body: Graph, node: Node) -> int | None:
         dim = summed_dim(body, node, pairs)
-        made = _Sum(body, node, dim, attend).made() if dim else None
-        if made is not None:
-            body.substitute(id, made)
-            changed = True
-    body.prune(body.ids(ir.Input))
-    return replace(attend, body=body) if changed else attend
+        return _Sum(body, node, dim, attend).made() if dim else None
+
+    return rewritten(attend, made)
 
 
 def summed_dim(body: Graph, node: Node, pairs: set[str]) -> str:

@@ -9,12 +9,11 @@ reader's leaves the sum. Kernels alone see it.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import sympy
 
 from archc.attention.factors import parts_of
 from archc.attention.polynomials import Factors, Polynomial
+from archc.attention.rewritten import rewritten
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
@@ -27,14 +26,7 @@ def spread(attend: ir.Attend) -> ir.Attend:
     inputs = [attend.body[id] for id in attend.body.ids(ir.Input)]
     if attend.body.ids(ir.Noise) or any(node.type.dtype == "bool" for node in inputs):
         return attend  # two sums would drop other weights each; of chosen tokens one has no kernel
-    body, changed = attend.body.copy(), False
-    for id in [node.id for node in attend.body]:
-        made = _Weighted(body, body[id], attend).made()
-        if made is not None:
-            body.substitute(id, made)
-            changed = True
-    body.prune(body.ids(ir.Input))
-    return replace(attend, body=body) if changed else attend
+    return rewritten(attend, lambda body, node: _Weighted(body, node, attend).made())
 
 
 class _Weighted(Polynomial):

@@ -8,14 +8,13 @@ of the total, and need not make weights of pairs.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import sympy
 
 from archc.attention.gated import with_gates
 from archc.attention.inner_softmax import without_parts
 from archc.attention.masks import in_masks
 from archc.attention.multiplied_out import multiplied_out
+from archc.attention.rewritten import rewritten
 from archc.attention.spread import spread
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
@@ -30,14 +29,13 @@ def as_folds(attend: ir.Attend) -> ir.Attend:
 
 def of_totals(attend: ir.Attend) -> ir.Attend:
     """The attend without sums of a softmax's weights; the same one where it has none."""
-    body, read, changed = attend.body.copy(), attend.read.name, False
-    for id in [node.id for node in attend.body]:
-        weights = _weights(body, body[id], read)
-        if weights is not None:
-            body.substitute(id, _sum(body, weights, read))
-            changed = True
-    body.prune(body.ids(ir.Input))
-    return replace(attend, body=body) if changed else attend
+    read = attend.read.name
+
+    def made(body: Graph, node: Node) -> int | None:
+        weights = _weights(body, node, read)
+        return None if weights is None else _sum(body, weights, read)
+
+    return rewritten(attend, made)
 
 
 def _weights(body: Graph, node: Node, read: str) -> Node | None:
